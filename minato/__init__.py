@@ -1,0 +1,29 @@
+"""minato: a drop-in DataLoader for PyTorch that does not wait for slow samples.
+
+Where things are, in the order a sample meets them:
+
+    _dataloader.py   DataLoader: torch's signature; turns arguments into a plan and starts an engine
+    _arguments.py    checks arguments, decides the order mode, makes the frozen plan (_plan.py)
+    _engine/         main process: posts the sampler's batches, awaits, delivers, recovers, closes
+    _queues/         shared memory: arena, control block, board of tickets, layouts, leases, ledger
+    _workers/        worker processes: pull tickets, fetch, write rows, collate
+    _fetchers/       how samples come out of a dataset
+    _scheduler/      decisions as pure code
+    _device/         page-locked memory
+    _errors.py       the exception tree, and how exceptions travel
+
+docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
+"""
+
+from torch.utils.data import get_worker_info as get_worker_info
+
+from . import errors as errors
+from ._dataloader import DataLoader as DataLoader
+from ._records import LoaderStats as LoaderStats
+
+__version__ = "0.1.0"
+__all__ = ["DataLoader", "LoaderStats", "__version__", "errors", "get_worker_info"]
+
+for _public in (DataLoader, LoaderStats):
+    _public.__module__ = "minato"
+del _public

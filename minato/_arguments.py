@@ -1,0 +1,195 @@
+"""Arguments become one frozen plan. Pure: nothing is started, nothing is drawn from a generator.
+
+torch's own checks are done by torch (`torch.utils.data.DataLoader.__init__`); here are those of minato's arguments, and
+the decision how far delivery may depart from the sampler's order. Every message says what was needed, what was found,
+and which argument to change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from ._plan import Collate, LoaderPlan, Order, Source, WorkerPlan
+
+OPTIONS = (
+    "in_order",
+    "slow_timeout",
+    "slow_fallback",
+    "warmup_samples",
+    "max_deferral",
+    "adaptive",
+    "queue_size",
+    "min_workers",
+    "max_workers",
+    "fetcher",
+    "num_fetch_workers",
+    "batch_pool",
+    "memory_budget",
+    "device",
+    "device_prefetch",
+    "on_error",
+    "sample_retries",
+    "max_worker_restarts",
+    "trace",
+    "cache",
+    "offload",
+)
+"""Arguments that torch's loader does not have, or means more by."""
+_RANDOM_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading", "device": "prefetching to a device"}
+
+
+def check_num_workers(num_workers: Any) -> None:
+    """Before torch compares it with numbers."""
+    if num_workers == "auto":
+        raise ValueError("num_workers='auto' is not available in this version; give a number of worker processes")
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
+        raise TypeError(f"num_workers must be an integer, got {num_workers!r}")
+
+
+def check_options(options: dict[str, Any], num_workers: int) -> None:
+    """Refuse values of minato's own arguments that make no sense, and those whose work is not there yet."""
+    for name, feature in _LATER.items():
+        if options[name] is not None:
+            raise ValueError(f"{name}={options[name]!r}: {feature} is not available in this version; leave {name}=None")
+    _check_in_order(options["in_order"])
+    _check_threshold("slow_timeout", options["slow_timeout"], optional=True)
+    _check_threshold("slow_fallback", options["slow_fallback"], optional=True)
+    _check_count("warmup_samples", options["warmup_samples"], least=1, optional=True)
+    _check_count("max_deferral", options["max_deferral"], least=1, optional=True)
+    _check_count("queue_size", options["queue_size"], least=1)
+    _check_count("memory_budget", options["memory_budget"], least=1, optional=True)
+    _check_count("device_prefetch", options["device_prefetch"], least=1)
+    _check_count("sample_retries", options["sample_retries"], least=0)
+    _check_count("max_worker_restarts", options["max_worker_restarts"], least=0)
+    _check_worker_range(options, num_workers)
+    _check_adaptation(options)
+    _check_fetching(options)
+    _check_on_error(options["on_error"])
+
+
+def _check_in_order(value: Any) -> None:
+    if value not in (True, False, None):
+        raise ValueError(f"in_order must be True, False or None, got {value!r}")
+
+
+def _check_threshold(name: str, value: Any, optional: bool) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, str):
+        number = value[1:]
+        if not value.startswith("p") or not number.replace(".", "", 1).isdigit() or not 0 < float(number) < 100:
+            raise ValueError(f"{name} as a percentile must be 'p' and a number between 0 and 100, got {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a percentile such as 'p75', seconds, or None, got {value!r}")
+    elif value <= 0:
+        raise ValueError(f"{name} in seconds must be positive, got {value!r}")
+
+
+def _check_count(name: str, value: Any, least: int, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer{' or None' if optional else ''}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_worker_range(options: dict[str, Any], num_workers: int) -> None:
+    least, most = options["min_workers"], options["max_workers"]
+    _check_count("min_workers", least, least=1)
+    _check_count("max_workers", most, least=1, optional=True)
+    if most is not None and most < least:
+        raise ValueError(f"max_workers must be at least min_workers, got max_workers={most} and min_workers={least}")
+    if most is not None and most < num_workers:
+        raise ValueError(f"max_workers must be at least num_workers, got max_workers={most}, num_workers={num_workers}")
+
+
+def _check_adaptation(options: dict[str, Any]) -> None:
+    if options["adaptive"] not in (None, False):
+        raise ValueError(
+            f"adaptive={options['adaptive']!r}: changing the number of workers while running is not available in this "
+            f"version; leave adaptive=None"
+        )
+
+
+def _check_fetching(options: dict[str, Any]) -> None:
+    fetcher = options["fetcher"]
+    if fetcher not in ("sequential", "threaded", "asyncio"):
+        raise ValueError(f"fetcher must be 'sequential', 'threaded' or 'asyncio', got {fetcher!r}")
+    if fetcher != "sequential":
+        raise ValueError(f"fetcher={fetcher!r} is not available in this version; use fetcher='sequential'")
+    _check_count("num_fetch_workers", options["num_fetch_workers"], least=1)
+    _check_count("batch_pool", options["batch_pool"], least=0)
+
+
+def _check_on_error(value: Any) -> None:
+    if value not in ("raise", "skip") and not callable(value):
+        raise ValueError(f"on_error must be 'raise', 'skip' or a callable, got {value!r}")
+    if value != "raise":
+        raise ValueError(f"on_error={value!r} is not available in this version; use on_error='raise'")
+
+
+def decide_order(in_order: bool | None, dataset: Any, sampler: Any, batch_sampler: Any) -> Order:
+    """How far delivery may depart from the sampler's order.
+
+    `None` re-orders only where nobody can have relied on order: torch's own random sampler, torch's own batching, and
+    deterministic algorithms not asked for.
+    """
+    own_batching = type(batch_sampler) is BatchSampler
+    if isinstance(dataset, IterableDataset) or not own_batching:
+        return Order.BATCHES_OVERTAKE if in_order is False else Order.IN_ORDER
+    if in_order is not None:
+        return Order.IN_ORDER if in_order else Order.SAMPLES_OVERTAKE
+    relied_upon = torch.are_deterministic_algorithms_enabled() or not _is_random(batch_sampler.sampler, sampler)
+    return Order.IN_ORDER if relied_upon else Order.SAMPLES_OVERTAKE
+
+
+def _is_random(sampler: Any, given: Any) -> bool:
+    if type(sampler) is DistributedSampler:
+        return bool(sampler.shuffle)
+    return type(sampler) in _RANDOM_SAMPLERS and (given is None or given is sampler or type(given) in _RANDOM_SAMPLERS)
+
+
+def decide_collate(collate_fn: Any, batched: bool) -> Collate:
+    """Who makes a batch of samples."""
+    if not batched:
+        return Collate.NONE
+    return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
+
+
+def make_plan(loader: Any) -> LoaderPlan:
+    """The plan of a checked loader, from its attributes."""
+    iterable = isinstance(loader.dataset, IterableDataset)
+    window = max(1, loader.prefetch_factor or 1) * max(1, loader.num_workers)
+    worker = WorkerPlan(
+        source=Source.ITERABLE if iterable else Source.MAP,
+        order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_sampler),
+        collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        worker_init_fn=loader.worker_init_fn,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+    )
+    return LoaderPlan(
+        worker=worker,
+        window=window,
+        max_deferral=loader.max_deferral or 4 * window,
+        memory_budget=loader.memory_budget,
+        timeout=loader.timeout,
+        persistent=loader.persistent_workers,
+        max_worker_restarts=loader.max_worker_restarts,
+        sample_retries=loader.sample_retries,
+    )

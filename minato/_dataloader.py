@@ -1,0 +1,212 @@
+"""`minato.DataLoader`: torch's signature, torch's attributes, minato's engine. Owns no thread and no process itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset
+
+from . import _arguments
+from ._engine.engine import Engine
+from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
+from ._engine.start import check_shippable, prepare_dataset, start_engine, start_inline, start_method
+from ._engine.totals import Totals
+from ._errors import LoaderClosed
+from ._records import LoaderStats
+
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
+    """Loads batches of a dataset, in place of `torch.utils.data.DataLoader`.
+
+    All arguments of torch's loader mean what they mean there. Those of minato alone:
+
+    Args:
+        in_order: True gives torch's exact batches in torch's order; False lets samples that are done overtake slower
+            ones. None (default) re-orders only where nobody can have relied on order: with torch's own random samplers
+            and batching, and `torch.use_deterministic_algorithms` off.
+        slow_timeout: when a sample counts as slow: a percentile of the profile ("p75"), seconds, or None for never.
+        slow_fallback: used instead when too many samples are flagged.
+        warmup_samples: samples to profile before the first threshold; None: max(64, 2 * batch_size).
+        max_deferral: batches a slow sample may fall behind its own place; None: four times the batches in flight.
+        adaptive: whether the number of workers changes while running.
+        queue_size: most samples finished or parked and not yet in a batch.
+        min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
+        fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
+        num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
+        memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
+        device, device_prefetch: accelerator to copy batches to ahead of use, and how many.
+        on_error: what to do with a sample that fails: "raise", "skip", or a callable that decides.
+        sample_retries: further tries for a sample that kills its worker.
+        max_worker_restarts: dead workers to replace before giving up.
+        trace, cache, offload: instruments and extensions.
+
+    Values whose work is not there yet (see CHANGELOG.md) are refused, not ignored.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[_T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool | None = None,
+        slow_timeout: str | float | None = "p75",
+        slow_fallback: str | float | None = "p90",
+        warmup_samples: int | None = None,
+        max_deferral: int | None = None,
+        adaptive: Any = None,
+        queue_size: int = 100,
+        min_workers: int = 1,
+        max_workers: int | None = None,
+        fetcher: str = "sequential",
+        num_fetch_workers: int = 16,
+        batch_pool: int = 0,
+        memory_budget: int | None = None,
+        device: Any = None,
+        device_prefetch: int = 2,
+        on_error: Any = "raise",
+        sample_retries: int = 0,
+        max_worker_restarts: int = 16,
+        trace: Any = None,
+        cache: Any = None,
+        offload: Any = None,
+    ) -> None:
+        given = locals()
+        options = {name: given[name] for name in _arguments.OPTIONS}
+        _arguments.check_num_workers(num_workers)
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+        )
+        _arguments.check_options(options, num_workers)
+        for name, value in options.items():
+            setattr(self, name, value)
+        self._shuffle = shuffle
+        self._begin_life()
+        if num_workers > 0 and multiprocessing_context is not None:
+            check_shippable(_arguments.make_plan(self), self.dataset, start_method(self.multiprocessing_context))
+
+    def _begin_life(self) -> None:
+        self._closed = False
+        self._totals = Totals()
+        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+    @property
+    def shuffle(self) -> bool | None:
+        """The argument as given; torch keeps it only in the form of the sampler it leads to."""
+        return self._shuffle
+
+    # ---- iteration ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator:  # type: ignore[override]
+        if self._closed:
+            raise LoaderClosed("this loader was closed; make a new DataLoader to iterate again")
+        if self.num_workers == 0:
+            return self._inline_iterator()
+        if not self.persistent_workers:
+            return self._worker_iterator()
+        iterator: Any = self._iterator
+        if iterator is None or iterator.closed:
+            iterator = self._iterator = self._worker_iterator()
+        else:
+            iterator.restart(self._index_sampler, self._length_watch())
+        return iterator
+
+    def _inline_iterator(self) -> LoaderIterator:
+        if self.timeout != 0:
+            raise ValueError(
+                f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0"
+            )
+        pinner = make_pinner(self.pin_memory, self.pin_memory_device)
+        dataset = prepare_dataset(self.dataset, self.generator)
+        batches = start_inline(
+            _arguments.make_plan(self), dataset, self._index_sampler, self.generator, self._totals
+        )
+        return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner)
+
+    def _worker_iterator(self) -> LoaderIterator:
+        self.check_worker_number_rationality()
+        pinner = make_pinner(self.pin_memory, self.pin_memory_device)
+        engine = start_engine(
+            _arguments.make_plan(self),
+            prepare_dataset(self.dataset, self.generator),
+            self._index_sampler,
+            start_method(self.multiprocessing_context),
+            self.generator,
+            self._totals,
+        )
+        self._engines.add(engine)
+        return WorkerIterator(engine, self._sampler_length, self._length_watch(), pinner, self.persistent_workers)
+
+    def _length_watch(self) -> LengthWatch:
+        return LengthWatch(self.dataset, self._IterableDataset_len_called, self.num_workers)
+
+    @property
+    def _sampler_length(self) -> Callable[[], int]:
+        sampler = self._index_sampler
+        return lambda: len(sampler)
+
+    # ---- beyond torch ---------------------------------------------------------------------------------------------
+
+    def stats(self) -> LoaderStats:
+        """Counters since the loader was made, and the state of its running iterators right now."""
+        now = [asdict(engine.stats()) for engine in self._engines]
+        state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
+        return LoaderStats(**asdict(self._totals), **state)
+
+    def close(self) -> None:
+        """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
+        self._closed = True
+        for engine in list(self._engines):
+            engine.close()
+
+    def __enter__(self) -> DataLoader[_T_co]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Arguments travel (trainers copy loaders); workers and counters stay."""
+        alive = ("_engines", "_totals", "_closed", "_iterator")
+        return {name: value for name, value in self.__dict__.items() if name not in alive}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["_iterator"] = None
+        self._begin_life()

@@ -1,0 +1,4 @@
+"""The way to an accelerator.
+
+pinning.py   page-locked memory for batches
+"""

@@ -1,0 +1,131 @@
+"""What to post next: tickets of the sampler's batches, or turns of the workers' streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from .._plan import Collate, Order, Source, WorkerPlan
+from .._queues.board import Board
+from .._queues.control import Flag
+from .._queues.ledger import Ledger
+
+_SIGNED = (1 << 63) - 1  # seeds lie in signed 64-bit words
+
+
+class Feed:
+    """One epoch's work, posted batch by batch."""
+
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+        self.epoch = epoch
+        self.ledger = Ledger()
+        self.exhausted = False
+        self._seed = seed & _SIGNED
+        self._started = False
+        self._flags = Flag(0) if plan.collate is Collate.ROWS else Flag.COLLATE
+
+    def post(self, board: Board, slot: int) -> int | None:
+        """Post one batch into `slot`; returns its number, or None if there is nothing to post now."""
+        raise NotImplementedError
+
+    def ended(self, batch: int) -> None:
+        """A posted batch turned out to have nothing in it: its stream has ended."""
+
+    def may_come_before_others(self, batch: int) -> bool:
+        """Whether a batch may be delivered while earlier ones are not complete."""
+        return True
+
+    def _post(self, board: Board, slot: int, keys: Sequence[Any], rows: int, worker: int = -1) -> int:
+        number = board.publish(
+            epoch=self.epoch,
+            seed=self._seed,
+            position=self.ledger.issued,
+            keys=keys,
+            rows=rows,
+            slot=slot,
+            flags=self._flags,
+            first=not self._started,
+            worker=worker,
+        )
+        self._started = True
+        return number
+
+
+class TicketFeed(Feed):
+    """The sampler's batches of a map-style dataset."""
+
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, sampler: Iterator[Any]) -> None:
+        super().__init__(epoch, seed, plan)
+        self._sampler = sampler
+        self._single = plan.collate is Collate.NONE
+        self._keeps_members = plan.order is not Order.SAMPLES_OVERTAKE
+        self._full = 0
+        self._short: int | None = None
+
+    def post(self, board: Board, slot: int) -> int | None:
+        try:
+            keys = next(self._sampler)
+        except StopIteration:
+            self.exhausted = True
+            return None
+        keys = [keys] if self._single else list(keys)
+        number = self._post(board, slot, keys, len(keys))
+        self.ledger.issue(number, len(keys))
+        self._full = self._full or len(keys)
+        if len(keys) < self._full and not self._keeps_members:
+            self._short = number
+        return number
+
+    def may_come_before_others(self, batch: int) -> bool:
+        return batch != self._short  # every batch is full but the last
+
+
+class StreamFeed(Feed):
+    """Turns of the workers' streams of an iterable dataset: round and round, as torch does it."""
+
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+        super().__init__(epoch, seed, plan)
+        self._rows = plan.batch_size or 1
+        self._active = list(range(plan.num_workers))
+        self._next = 0
+        self._fair = plan.order is Order.IN_ORDER
+        self._turns: dict[int, int] = {}
+        """Outstanding batches and their workers."""
+
+    def post(self, board: Board, slot: int) -> int | None:
+        if not self._active:
+            self.exhausted = True
+            return None
+        worker = self._whose_turn()
+        number = self._post(board, slot, [0], self._rows, worker)
+        self.ledger.issue(number, 1)
+        self._turns[number] = worker
+        return number
+
+    def _whose_turn(self) -> int:
+        if not self._fair:  # the stream with the fewest batches outstanding: it is the fastest
+            load = Counter(self._turns.values())
+            return min(self._active, key=lambda worker: load[worker])
+        worker = next((w for w in self._active if w >= self._next), self._active[0])
+        self._next = worker + 1
+        return worker
+
+    def ended(self, batch: int) -> None:
+        worker = self._turns.pop(batch)
+        if worker in self._active:
+            self._active.remove(worker)
+
+    def delivered(self, batch: int) -> None:
+        """A stream's batch was delivered."""
+        self._turns.pop(batch, None)
+
+    def unfinished(self, worker: int) -> bool:
+        """Whether a worker's stream has not ended."""
+        return worker in self._active or worker in self._turns.values()
+
+
+def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Iterable[Any]) -> Feed:
+    """The feed of one epoch. Calls `iter(sampler)`, once; its first element is drawn when the first batch is posted."""
+    keys = iter(sampler)
+    return TicketFeed(epoch, seed, plan, keys) if plan.source is Source.MAP else StreamFeed(epoch, seed, plan)

@@ -1,0 +1,131 @@
+"""What `iter(loader)` returns."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch.autograd import profiler
+
+from .._device.pinning import Pinner, make_pinner
+from .engine import Engine
+
+
+__all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
+
+
+class LengthWatch:
+    """Warns, as torch does, when an iterable dataset yields more than its `len` promised."""
+
+    def __init__(self, dataset: object, promised: int | None, workers: int) -> None:
+        self._dataset = dataset
+        self._promised = promised
+        self._workers = workers
+        self._yielded = 0
+
+    def count(self) -> None:
+        """One more batch was delivered."""
+        self._yielded += 1
+        if self._promised is None or self._yielded <= self._promised:
+            return
+        message = (
+            f"Length of IterableDataset {self._dataset} was reported to be {self._promised}"
+            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+        )
+        if self._workers > 0:
+            message += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker: see torch.utils.data.get_worker_info()."
+            )
+        warnings.warn(message, stacklevel=4)
+
+
+class Batches(Protocol):
+    """Where an iterator's batches come from."""
+
+    def next_batch(self) -> Any: ...
+
+
+class LoaderIterator(Iterator[Any]):
+    """Iterates one epoch (with persistent workers: one epoch after the other). Closes its workers when it is garbage."""
+
+    def __init__(self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner) -> None:
+        self._batches = batches
+        self._length = length
+        self._watch = watch
+        self._pinner = pinner
+        self._exhausted = False
+        self._span = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if profiler._is_profiler_enabled:  # a span costs as much as a cheap sample: only when somebody looks
+            with profiler.record_function(self._span):
+                return self._next()
+        return self._next()
+
+    def _next(self) -> Any:
+        if self._exhausted:
+            raise StopIteration
+        try:
+            data = self._batches.next_batch()
+        except StopIteration:
+            self._exhausted = True
+            self._finished()
+            raise
+        self._watch.count()
+        return self._pinner.pin(data)
+
+    def _finished(self) -> None:
+        """The epoch is over."""
+
+    def __len__(self) -> int:
+        return self._length()
+
+    def __getstate__(self) -> object:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
+
+    def close(self) -> None:
+        """End the iterator. Idempotent."""
+        self._exhausted = True
+
+
+class WorkerIterator(LoaderIterator):
+    """With worker processes."""
+
+    def __init__(
+        self, engine: Engine, length: Callable[[], int], watch: LengthWatch, pinner: Pinner, persistent: bool
+    ) -> None:
+        super().__init__(engine, length, watch, pinner)
+        self._engine = engine
+        self._persistent = persistent
+        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer.atexit = False  # engines close themselves at exit, ahead of multiprocessing
+
+    def restart(self, sampler: Any, watch: LengthWatch) -> None:
+        """Begin the next epoch with the same workers."""
+        self._watch = watch
+        self._exhausted = False
+        self._engine.start_epoch(sampler)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the workers are gone."""
+        return not self._finalizer.alive
+
+    def _finished(self) -> None:
+        if not self._persistent:
+            self.close()
+
+    def close(self) -> None:
+        super().close()
+        self._finalizer()
+
+    @property
+    def worker_pids(self) -> dict[int, int]:
+        """Process ids of running workers, by worker number."""
+        return self._engine.worker_pids

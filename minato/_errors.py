@@ -1,0 +1,174 @@
+"""Exceptions of minato, and the road an exception takes from a worker to the training loop.
+
+    Exception
+     ├── RuntimeError
+     │    ├── MinatoError                 base of everything minato raises on its own account
+     │    │    ├── WorkerDied             a worker process ended and its work could not be given to another
+     │    │    ├── LoaderClosed           a closed loader or iterator was asked for a batch
+     │    │    ├── DatasetStopIteration   a map-style dataset raised StopIteration, which would end the loop silently
+     │    │    └── InternalError          a broken invariant: a bug in minato, please report it
+     └── ...                              a worker's own exception arrives as its own type
+
+An exception raised by the user's code in a worker is captured there as a `CapturedError` (plain, always picklable) and
+raised again in the main process by `CapturedError.rebuild`: same type, same arguments and attributes, the worker's
+traceback as `__cause__` (a `WorkerTraceback`), and a note naming stage, sample index and worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class MinatoError(RuntimeError):
+    """Base of all errors that minato raises on its own account."""
+
+
+class WorkerDied(MinatoError):
+    """A worker process ended unexpectedly and its work could not be recovered."""
+
+
+class LoaderClosed(MinatoError):
+    """A batch was asked from a loader or iterator after `close()`."""
+
+
+class DatasetStopIteration(MinatoError):
+    """A map-style dataset raised StopIteration; passed on as such it would end the user's loop without a word."""
+
+
+class InternalError(MinatoError):
+    """An invariant of minato does not hold. This is a bug in minato, not in the user's code."""
+
+
+class WorkerTraceback(Exception):
+    """Cause of a re-raised exception: the text of the traceback as it was in the worker."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}" if self.args else ""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedError:
+    """An exception as plain data, so that it crosses processes whatever its constructor takes."""
+
+    lineage: tuple[tuple[str, str], ...]
+    """(module, qualified name) of the exception's classes, most derived first."""
+    args: tuple[Any, ...]
+    attributes: dict[str, Any]
+    message: str
+    """`str()` of the exception in the worker."""
+    traceback: str
+    where: str
+    """Stage, sample index and worker, in words."""
+    notes: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def capture(cls, error: BaseException, where: str) -> CapturedError:
+        """Turn `error` into plain data; parts of it that cannot be pickled are replaced by their `repr`."""
+        lineage = tuple((c.__module__, c.__qualname__) for c in type(error).__mro__ if issubclass(c, BaseException))
+        return cls(
+            lineage=lineage,
+            args=tuple(_picklable(a) for a in error.args),
+            attributes={k: _picklable(v) for k, v in vars(error).items() if k != "__notes__"},
+            message=_text(error),
+            traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            where=where,
+            notes=tuple(str(n) for n in getattr(error, "__notes__", ())),
+        )
+
+    def rebuild(self) -> BaseException:
+        """The exception, ready to be raised in this process."""
+        error = self._instance()
+        for note in (*self.notes, f"raised {self.where}"):
+            error.add_note(note)
+        error.__cause__ = WorkerTraceback(f"Caught {self.lineage[0][1]} {self.where}.\nOriginal {self.traceback}")
+        return error
+
+    def _instance(self) -> BaseException:
+        for module, name in self.lineage:
+            error_type = _find_class(module, name)
+            if error_type is None:
+                continue  # defined where this process cannot see it: the nearest known base stands in
+            if error_type is StopIteration:
+                return DatasetStopIteration(f"the dataset raised StopIteration {self.where}")
+            exact = (module, name) == self.lineage[0]
+            error = _make(error_type, self.args if exact else (f"{self.lineage[0][1]}: {self.message}",))
+            if error is not None:
+                vars(error).update(self.attributes)
+                return error
+        return RuntimeError(f"{self.lineage[0][1]}: {self.message}")
+
+
+def _make(error_type: type[BaseException], args: tuple[Any, ...]) -> BaseException | None:
+    """An instance made without `__init__`, whose signature may be anything."""
+    try:
+        error = error_type.__new__(error_type, *args)
+    except Exception:  # a __new__ of its own with other arguments: a base class stands in
+        return None
+    error.args = args
+    return error if isinstance(error, error_type) else None
+
+
+def _find_class(module: str, qualified_name: str) -> type[BaseException] | None:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualified_name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _picklable(value: Any) -> Any:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # whatever __reduce__ or __setstate__ raise: the value stays behind, its text goes along
+        return _text(value)
+    return value
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__} without text>"
+
+
+def unpicklable_path(root: object, name: str, limit: int = 2000) -> str:
+    """Name the attribute of `root` that cannot be pickled, e.g. ``dataset.transform.fn``.
+
+    Follows `__dict__`, list, tuple and dict items from `root` to the deepest part that fails by itself. Looks at no
+    more than `limit` objects, since it only serves an error message.
+    """
+    path, node, seen = name, root, 0
+    while True:
+        for label, child in _children(node):
+            seen += 1
+            if seen > limit:
+                return path
+            if not _pickles(child):
+                path, node = path + label, child
+                break
+        else:
+            return path
+
+
+def _children(node: object) -> list[tuple[str, object]]:
+    if isinstance(node, dict):
+        return [(f"[{k!r}]", v) for k, v in node.items()]
+    if isinstance(node, (list, tuple)):
+        return [(f"[{i}]", v) for i, v in enumerate(node)]
+    return [(f".{k}", v) for k, v in vars(node).items()] if hasattr(node, "__dict__") and not callable(node) else []
+
+
+def _pickles(value: object) -> bool:
+    sink = pickle.Pickler(io.BytesIO(), protocol=5, buffer_callback=lambda _: None)
+    try:
+        sink.dump(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,6 @@
+"""How samples come out of a dataset, inside one process. Knows nothing of shared memory or schedules.
+
+sequential.py   map-style datasets, one sample (or one `__getitems__` call) after the other
+chunking.py     how many samples to take at once, from what samples cost
+stream.py       iterable datasets: the stream of one worker, cut into batches
+"""

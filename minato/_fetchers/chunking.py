@@ -1,0 +1,39 @@
+"""How many samples a worker takes at once.
+
+Taking work costs about ten microseconds (a lock, a few words, a commit), so cheap samples are taken many at a time.
+Dear samples are taken one by one: everything behind a slow sample in the same run waits for it.
+"""
+
+from __future__ import annotations
+
+TARGET_S = 1e-3  # seconds of work per run; less wastes time on the lock, more makes batches wait for one worker
+COLLATED_TARGET_S = 4e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
+GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
+_MEMORY = 0.9  # weight of the past in the running mean, per run
+_SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
+
+
+class ChunkSizer:
+    """Follows one worker's sample times and says how many samples its next run should have."""
+
+    def __init__(self, target_s: float = TARGET_S) -> None:
+        self._target_s = target_s
+        self._mean_s: float | None = None
+        self._slow_s = 0.0
+        self._last = 1
+
+    def observe(self, count: int, seconds: float) -> None:
+        """A run of `count` samples took `seconds`."""
+        each = seconds / max(1, count)
+        self._mean_s = each if self._mean_s is None else _MEMORY * self._mean_s + (1 - _MEMORY) * each
+        # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
+        beyond = max(0.0, seconds - (count - 1) * self._mean_s)
+        self._slow_s = max(_MEMORY * self._slow_s, beyond)
+        self._last = count
+
+    def size(self) -> int:
+        """Samples the next run should have: one until a sample's cost is known."""
+        if self._mean_s is None:
+            return 1
+        cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, 1e-9)
+        return max(1, min(int(self._target_s / cost), GROWTH * self._last))

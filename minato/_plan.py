@@ -1,0 +1,70 @@
+"""What a loader is going to do, as frozen data: made once from the arguments, read by everything that runs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class Order(enum.Enum):
+    """How far delivery may depart from the sampler's order."""
+
+    IN_ORDER = "in_order"
+    """torch's exact batches, in torch's order."""
+    BATCHES_OVERTAKE = "batches_overtake"
+    """Batches keep their members; a complete batch may overtake an incomplete one."""
+    SAMPLES_OVERTAKE = "samples_overtake"
+    """A sample lands in the batch that is open when it is done."""
+
+
+class Source(enum.Enum):
+    """The two kinds of dataset."""
+
+    MAP = "map"
+    ITERABLE = "iterable"
+
+
+class Collate(enum.Enum):
+    """Who makes a batch of samples."""
+
+    ROWS = "rows"
+    """torch's `default_collate`: samples of a fixed layout are written in place, nothing else is to be done."""
+    FUNCTION = "function"
+    """The user's `collate_fn`, called by the worker that completes the batch."""
+    NONE = "none"
+    """`batch_size=None`: the function gets one sample and its result is delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker needs to know; plain values and the user's own objects."""
+
+    source: Source
+    order: Order
+    collate: Collate
+    collate_fn: Callable[[Any], Any]
+    num_workers: int
+    worker_init_fn: Callable[[int], Any] | None
+    batch_size: int | None
+    """Samples per batch of an iterable dataset's stream; None delivers single samples."""
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlan:
+    """The whole plan of a loader with worker processes."""
+
+    worker: WorkerPlan
+    window: int
+    """Most batches in flight: dispatched and not yet delivered."""
+    max_deferral: int
+    """Most batches a sample may fall behind its own place, when samples may overtake."""
+    memory_budget: int | None
+    """Bytes of batches in flight; None: a share of what is available."""
+    timeout: float
+    """Seconds to wait for a batch; 0 waits for ever."""
+    persistent: bool
+    max_worker_restarts: int
+    sample_retries: int

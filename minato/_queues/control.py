@@ -1,0 +1,215 @@
+"""The control block: a small shared file of 64-bit words, and the lock that protects it.
+
+    header | batch records | worker records | orphan ring | spare-row ring
+
+Written by the main process and by workers, always under `ControlBlock.lock`, except for a worker's own sleep flag and
+the stop word, which are single words that are read again after every wake-up. The lock is a POSIX record lock
+(`fcntl.lockf`), which the kernel releases when its holder dies; a `multiprocessing.Lock` would stay held for ever.
+
+What a killed process leaves half-written here is repaired by `board.Board.orphans`, which trusts only two things: the
+owner word of each row (one aligned 8-byte store: done by whom) and the hands of workers that are still alive.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import mmap
+import os
+import threading
+
+from .mapping import map_file
+
+
+class Header(enum.IntEnum):
+    """Words at the start of the control block."""
+
+    STOP = 0
+    """1: workers leave as soon as they see it."""
+    LIVE_EPOCH = 1
+    """Tickets of earlier epochs are void: nobody waits for them."""
+    PUBLISHED = 2
+    """Number of the next batch the main process will publish."""
+    PULL = 3
+    """Number of the first batch that may have tickets nobody took."""
+    CLAIM_EVEN = 4
+    """Number of the batch that finished samples of an even epoch go to. Epochs overlap, so each parity has its own."""
+    CLAIM_ODD = 5
+    ORPHAN_HEAD = 6
+    """Orphans ever taken; tail: ever put. An orphan is a run of tickets, or a collation, whose worker died."""
+    ORPHAN_TAIL = 7
+    SPARE_HEAD = 8
+    """Spare rows ever taken; tail: ever put. A spare row was claimed by a worker that died before writing it."""
+    SPARE_TAIL = 9
+    LAYOUTS = 10
+    """Sample layouts registered so far."""
+    UPDATE = 11
+    """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
+    UPDATE_BYTES = 12
+
+
+class Batch(enum.IntEnum):
+    """Words of a batch record. `TICKETS` to `KEYS_BYTES` describe work to be done, the rest where results go."""
+
+    NUMBER = 0
+    EPOCH = 1
+    SEED = 2
+    TICKETS = 3
+    PULLED = 4
+    """Tickets given out so far."""
+    POSITION = 5
+    """Position in the epoch of the batch's first ticket."""
+    KEYS_BYTES = 6
+    """0: keys are int64. Otherwise the length of a pickled list of keys."""
+    ROWS = 7
+    SLOT = 8
+    CLAIMED = 9
+    """Rows promised to finished samples (samples may overtake only)."""
+    LAYOUT = 10
+    """0: not bound yet; n: layout n - 1; -1: no fixed rows, everything goes through the heap."""
+    HEAP_TOP = 11
+    """First free byte of the slot's heap; 0 until the layout is bound."""
+    STATE = 12
+    FLAGS = 13
+    RESULT = 14
+    """Offset of the collated result in the slot, if a worker collated."""
+    WORKER = 15
+    """Stream batches: the worker whose stream fills this batch. Otherwise -1."""
+    FILLED = 16
+    """Rows that hold samples when the batch is ready: all of them, but for the last batch of a stream."""
+
+
+class State(enum.IntEnum):
+    """Life of a batch."""
+
+    FREE = 0
+    OPEN = 1
+    COLLATING = 2
+    READY = 3
+    ENDED = 4
+    """A stream had nothing left for this batch."""
+
+
+class Flag(enum.IntFlag):
+    """What a batch needs or carries besides plain rows."""
+
+    COLLATE = 1
+    """A worker has to call the user's collate function when all rows are there."""
+    ERROR = 2
+    """At least one row, or the result, is a captured error."""
+    RESULT = 4
+    """The batch is the pickled result at `Batch.RESULT`, not its rows."""
+
+
+class Worker(enum.IntEnum):
+    """Words of a worker record: what the worker has in hand, announced before the act."""
+
+    PHASE = 0
+    SINCE_NS = 1
+    """Monotonic clock when the phase began."""
+    BATCH = 2
+    FIRST = 3
+    COUNT = 4
+    """Tickets in hand: COUNT of them, from place FIRST of BATCH on."""
+    CLAIM_BATCH = 5
+    CLAIM_ROW = 6
+    CLAIM_COUNT = 7
+    """Rows claimed and not yet committed."""
+    COLLATE = 8
+    """The batch being collated, plus one; 0: none."""
+    MESSAGE_BYTES = 9
+    """Length of the captured error in the worker's stretch, if its start failed."""
+
+
+class Phase(enum.IntEnum):
+    """What a worker is doing."""
+
+    ABSENT = 0
+    STARTING = 1
+    IDLE = 2
+    ASLEEP = 3
+    """Waits for its eventfd; whoever publishes work clears this and writes the eventfd."""
+    FETCHING = 4
+    COLLATING = 5
+    FAILED = 6
+    """Could not start; its error is in its stretch."""
+
+
+_HEADER_WORDS = 64
+_BATCH_WORDS = 24
+_WORKER_WORDS = 16
+_ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
+_ORPHAN_WORDS = 3
+
+
+class PoolLock:
+    """The lock over all processes of a pool. A record lock does not exclude threads of its own process: a thread lock
+    in front of it does."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
+        self._threads.release()
+
+
+class ControlBlock:
+    """Words shared by all processes of a pool. The caller adds a field's enum to a record's base index.
+
+    Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
+    """
+
+    def __init__(self, fd: int, batches: int, workers: int) -> None:
+        self.fd = fd
+        self.batches = batches
+        """Batch records; a batch's record is its number modulo this."""
+        self.workers = workers
+        self._batch_base = _HEADER_WORDS
+        self._worker_base = self._batch_base + batches * _BATCH_WORDS
+        self.orphans = 64 + workers * _ORPHANS_PER_WORKER
+        """Entries of the orphan ring and of the spare-row ring."""
+        self._orphan_base = self._worker_base + workers * _WORKER_WORDS
+        self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
+        words = self._spare_base + self.orphans * _ORPHAN_WORDS
+        self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.lock = PoolLock(fd)
+        self.words = memoryview(b"")
+
+    @classmethod
+    def create(cls, batches: int, workers: int) -> ControlBlock:
+        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers)
+        os.ftruncate(block.fd, block.nbytes)
+        block.map()
+        return block
+
+    def map(self) -> None:
+        """Map the file into this process. Once per process: see the class's note."""
+        self.words = memoryview(map_file(self.fd, self.nbytes, 0)).cast("B").cast("q")
+
+    def batch(self, number: int) -> int:
+        """Index of the first word of a batch's record."""
+        return self._batch_base + number % self.batches * _BATCH_WORDS
+
+    def worker(self, worker: int) -> int:
+        """Index of the first word of a worker's record."""
+        return self._worker_base + worker * _WORKER_WORDS
+
+    def orphan(self, count: int) -> int:
+        """Index of the first word of the orphan ring's entry `count`."""
+        return self._orphan_base + count % self.orphans * _ORPHAN_WORDS
+
+    def spare(self, count: int) -> int:
+        """Index of the first word of the spare-row ring's entry `count`."""
+        return self._spare_base + count % self.orphans * _ORPHAN_WORDS
+
+    def close(self) -> None:
+        self.words = memoryview(b"")
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

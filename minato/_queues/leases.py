@@ -1,0 +1,72 @@
+"""Slots: free, in flight, or lent to the user under a batch's tensors.
+
+Owned by the main process. A slot is taken when a batch is published and lent when the batch is delivered; it returns
+when the last tensor over it is garbage, whichever thread drops it. A user who keeps batches must not starve the loader:
+at most `most_lent` slots are lent at once, and a batch beyond that is copied out and its slot returns immediately.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+from .arena import Arena, Stretch
+from .mapping import Bytes
+
+
+class Slots:
+    """Which slots exist and who has them. Called by the consuming thread only; returns may come from any thread."""
+
+    def __init__(self, arena: Arena, most_lent: int) -> None:
+        self._arena = arena
+        self._most_lent = most_lent
+        self._free: list[int] = []
+        self._count = 0
+        self._lent: dict[int, weakref.ref[Bytes]] = {}
+        # A lease ends in a garbage-collection callback, where taking a lock could deadlock: append is atomic.
+        self._returned: deque[int] = deque()
+
+    @property
+    def count(self) -> int:
+        """Slots in existence."""
+        return self._count
+
+    @property
+    def lent(self) -> int:
+        """Slots under tensors that the user still holds."""
+        self._collect()
+        return len(self._lent)
+
+    def take(self) -> int:
+        """A slot for a new batch: the one most recently returned, since its memory is warm, or a new one."""
+        self._collect()
+        if self._free:
+            return self._free.pop()
+        self._count += 1
+        return self._count - 1
+
+    def may_lend(self) -> bool:
+        """Whether another slot may be lent, or the batch has to be copied out."""
+        self._collect()
+        return len(self._lent) < self._most_lent
+
+    def lend(self, slot: int, nbytes: int) -> Bytes:
+        """The slot's memory, to put tensors over. When nothing refers to the array any more the slot is free again."""
+        memory = self._arena.view(Stretch.SLOT, slot, nbytes)[:]  # a fresh array object: its life is the lease's life
+        returned = self._returned
+        self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))
+        return memory
+
+    def put_back(self, slot: int) -> None:
+        """A slot that was not lent is free again."""
+        self._free.append(slot)
+
+    def trim(self, slot: int, keep: int) -> None:
+        """Give memory of a free or taken slot beyond its first `keep` bytes back to the system."""
+        self._arena.discard(Stretch.SLOT, slot, keep)
+
+    def _collect(self) -> None:
+        while self._returned:
+            slot = self._returned.popleft()
+            del self._lent[slot]
+            self._free.append(slot)

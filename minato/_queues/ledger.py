@@ -1,0 +1,93 @@
+"""The ledger of an epoch: for each position of the sampler, whether it was given out and whether it was delivered.
+
+It is what makes delivery exactly-once. In the main process only; pure bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .._errors import InternalError
+
+_GROWTH = 4096  # positions
+
+
+class Ledger:
+    """Positions of one epoch. Positions are given out in order, a batch at a time, and delivered in any order."""
+
+    def __init__(self) -> None:
+        self._delivered = np.zeros(_GROWTH, np.bool_)
+        self._issued = 0
+        self._count = 0
+        self._open: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        """Batch number: its first position, and how many of its positions are not delivered yet."""
+
+    @property
+    def issued(self) -> int:
+        """Positions given out."""
+        return self._issued
+
+    @property
+    def delivered(self) -> int:
+        """Positions delivered."""
+        return self._count
+
+    @property
+    def open_batches(self) -> Sequence[int]:
+        """Batches with positions not delivered yet, oldest first."""
+        return list(self._open)
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest batch with positions not delivered yet."""
+        return next(iter(self._open), None)
+
+    def issue(self, batch: int, count: int) -> int:
+        """Give out the next `count` positions as tickets of `batch`; returns the first of them."""
+        first = self._issued
+        self._issued += count
+        if count:
+            self._open[batch] = (first, count)
+        while self._issued > len(self._delivered):
+            self._delivered = np.concatenate([self._delivered, np.zeros_like(self._delivered)])
+        return first
+
+    def is_delivered(self, first: int, count: int) -> npt.NDArray[np.bool_]:
+        """For each of `count` positions from `first` on, whether it was delivered."""
+        return self._delivered[first : first + count]
+
+    def deliver(self, positions: npt.NDArray[np.int64]) -> None:
+        """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
+        if not len(positions):
+            return
+        if positions.min() < 0 or positions.max() >= self._issued:
+            raise InternalError(f"positions {positions.min()} to {positions.max()} delivered of {self._issued} given out")
+        if self._delivered[positions].any() or len(np.unique(positions)) != len(positions):
+            raise InternalError(f"a position was delivered twice, among {sorted(positions.tolist())}")
+        self._delivered[positions] = True
+        self._count += len(positions)
+        self._settle(positions)
+
+    def deliver_batch(self, batch: int) -> None:
+        """Record all positions of a batch as delivered: the batch kept its members."""
+        if batch not in self._open:
+            raise InternalError(f"batch {batch} was delivered twice")
+        first, count = self._open.pop(batch)
+        self._delivered[first : first + count] = True
+        self._count += count
+
+    def _settle(self, positions: npt.NDArray[np.int64]) -> None:
+        """Count down the batches the positions were tickets of, and close those with none left."""
+        batches = list(self._open)
+        firsts = np.fromiter((self._open[b][0] for b in batches), np.int64, len(batches))
+        homes = np.searchsorted(firsts, positions, side="right") - 1
+        for home, count in zip(*np.unique(homes, return_counts=True), strict=True):
+            first, left = self._open[batches[home]]
+            if left == count:
+                del self._open[batches[home]]
+            else:
+                self._open[batches[home]] = (first, left - int(count))

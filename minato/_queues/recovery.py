@@ -1,0 +1,124 @@
+"""After a worker's death: find what it had in hand and post it again.
+
+What the dead worker wrote about itself may be half-written, so it is not used. Everything is derived from what is
+certain: tickets that were given out and are neither done nor in the hands of a living worker are orphans; rows that
+were claimed and are neither done nor in the hands of a living worker are spare. Running it twice does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .._errors import InternalError
+from .board import Board, complete
+from .control import Batch, ControlBlock, Header, Phase, State, Worker
+from .ledger import Ledger
+from .rows import Column
+
+Mask = npt.NDArray[np.bool_]
+
+
+def recover(board: Board, alive: Iterable[int], homes: Sequence[int], slots: Sequence[int], ledger: Ledger | None) -> None:
+    """Post again what no living worker has in hand.
+
+    Args:
+        alive: workers that are running.
+        homes: batches with tickets that are not delivered yet, oldest first.
+        slots: batches whose rows are not delivered yet.
+        ledger: tells which positions were delivered, when samples may overtake. None: a ticket's place is its row.
+    """
+    control, words = board.control, board.control.words
+    with control.lock:
+        for worker in set(range(control.workers)) - set(alive):
+            _clear_hand(words, control.worker(worker))
+        words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
+        words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+        hands = _Hands(control)
+        owners = {batch: _owners(board, batch) for batch in slots}
+        placed = {int(p) - 1 for column in owners.values() for p in column[column > 0]} if ledger else set()
+        for batch in homes:
+            at = control.batch(batch)
+            if words[at + Batch.WORKER] >= 0:
+                continue  # a stream cannot be replayed: the engine reports the death
+            pulled, position = words[at + Batch.PULLED], words[at + Batch.POSITION]
+            if ledger is None:
+                finished = owners[batch][:pulled] > 0
+            else:
+                finished = ledger.is_delivered(position, pulled)
+                finished |= np.isin(np.arange(position, position + pulled), list(placed))
+            for first, count in _runs(~finished & hands.untaken(batch, pulled)):
+                board.post_orphan(batch, first, count)
+        for batch in slots:
+            if ledger is not None:
+                claimed = words[control.batch(batch) + Batch.CLAIMED]
+                _post_spares(control, batch, (owners[batch][:claimed] == 0) & hands.unclaimed(batch, claimed))
+            _post_collation(board, batch, hands)
+
+
+class _Hands:
+    """What living workers have in hand."""
+
+    def __init__(self, control: ControlBlock) -> None:
+        words = control.words
+        self.runs: list[tuple[int, ...]] = []
+        self.claims: list[tuple[int, ...]] = []
+        self.collating: set[int] = set()
+        for me in map(control.worker, range(control.workers)):
+            self.runs.append(tuple(words[me + Worker.BATCH : me + Worker.COUNT + 1]))
+            self.claims.append(tuple(words[me + Worker.CLAIM_BATCH : me + Worker.CLAIM_COUNT + 1]))
+            self.collating.add(words[me + Worker.COLLATE] - 1)
+
+    def untaken(self, batch: int, tickets: int) -> Mask:
+        return _without(self.runs, batch, np.ones(tickets, np.bool_))
+
+    def unclaimed(self, batch: int, claimed: int) -> Mask:
+        return _without(self.claims, batch, np.ones(claimed, np.bool_))
+
+
+def _without(runs: list[tuple[int, ...]], batch: int, mask: Mask) -> Mask:
+    for number, first, count in runs:
+        if number == batch:
+            mask[first : first + count] = False
+    return mask
+
+
+def _owners(board: Board, batch: int) -> npt.NDArray[np.int64]:
+    at = board.control.batch(batch)
+    words = board.control.words
+    return board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])[:, Column.OWNER]
+
+
+def _clear_hand(words: memoryview, me: int) -> None:
+    words[me + Worker.PHASE] = Phase.ABSENT
+    for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE):
+        words[me + field] = 0
+
+
+def _post_spares(control: ControlBlock, batch: int, mask: Mask) -> None:
+    words = control.words
+    for row, count in _runs(mask):
+        if words[Header.SPARE_TAIL] - words[Header.SPARE_HEAD] >= control.orphans:
+            raise InternalError(f"more than {control.orphans} stretches of rows without a writer")
+        at = control.spare(words[Header.SPARE_TAIL])
+        words[at], words[at + 1], words[at + 2] = batch, row, count
+        words[Header.SPARE_TAIL] += 1
+
+
+def _post_collation(board: Board, batch: int, hands: _Hands) -> None:
+    """A complete batch that nobody is collating: ready, or a task for whoever comes first."""
+    control = board.control
+    words, at = control.words, control.batch(batch)
+    if words[at + Batch.STATE] not in (State.OPEN, State.COLLATING) or batch in hands.collating:
+        return
+    table = board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
+    if table[:, Column.OWNER].all() and complete(words, at, table):
+        board.post_orphan(batch, 0, 0)
+
+
+def _runs(mask: Mask) -> list[tuple[int, int]]:
+    """(first, count) of each stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(a), int(b - a)) for a, b in edges.reshape(-1, 2)]

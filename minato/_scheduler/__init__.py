@@ -1,0 +1,4 @@
+"""Decisions, as pure code: numbers in, numbers out. No clock, thread, process or torch inside.
+
+window.py     how many batches to keep in flight within the memory budget
+"""

@@ -1,0 +1,12 @@
+"""Worker processes: their life, and what they do with a sample.
+
+main.py         a worker's whole life in named steps
+map_loop.py     pull tickets, fetch, hand in: map-style datasets
+stream_loop.py  fill batches from this worker's stream: iterable datasets
+writer.py       samples into rows, rows into batches
+randomness.py   per-sample random numbers; generators.py: the three global generators
+program.py      how the dataset and the user's functions reach a worker
+guard.py        signals, and dying with the parent
+pool.py         main process: start, wake, watch and stop workers
+sync.py         attribute changes of the dataset for persistent workers
+"""

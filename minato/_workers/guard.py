@@ -1,0 +1,38 @@
+"""A worker's safety: it never outlives its parent, and Ctrl-C is the parent's business.
+
+The parent holds the write end of a pipe that nothing is ever written to. When the parent dies, however it dies, the
+kernel closes it, and since the worker's read end is set to send a signal on that event, the kernel kills the worker at
+once: inside a long C call, with the GIL held, whatever. (`prctl(PR_SET_PDEATHSIG)` would not do: it fires when the
+*thread* that started the worker ends, and a forkserver's children have another parent.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+
+_F_SETSIG = 10  # Linux; not in the fcntl module
+
+
+def die_with_parent(read_end: int) -> None:
+    """Have the kernel kill this process when the last write end of the pipe is closed."""
+    fcntl.fcntl(read_end, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
+    if parent_is_gone(read_end):  # it died before we asked
+        os._exit(1)
+
+
+def parent_is_gone(read_end: int) -> bool:
+    """Whether all write ends are closed."""
+    poll = select.poll()
+    poll.register(read_end, 0)
+    return bool(poll.poll(0))
+
+
+def reset_signals() -> None:
+    """Ctrl-C goes to the whole foreground group; only the parent answers it. SIGTERM ends a worker without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,153 @@
+"""A worker's whole life, in named steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils import worker as torch_worker
+
+from .._errors import CapturedError
+from .._plan import Source, WorkerPlan
+from .._queues import codec, messages
+from .._queues.arena import Arena, Stretch
+from .._queues.board import Board
+from .._queues.control import ControlBlock, Header, Phase, Worker
+from .._queues.layout import stack_in_private_memory
+from .._queues.layout_book import LayoutBook
+from . import program as programs
+from .guard import die_with_parent, reset_signals
+from .map_loop import MapLoop
+from .program import Program
+from .randomness import Randomness
+from .stream_loop import StreamLoop
+from .sync import apply_patch
+from .writer import BatchWriter
+
+
+class Handle:
+    """A file descriptor that survives the way to a worker, inherited by fork or passed on by spawn and forkserver."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __getstate__(self) -> Any:
+        return DupFd(self.fd)
+
+    def __setstate__(self, duplicate: Any) -> None:
+        self.fd = duplicate.detach()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """All a worker is told at its start."""
+
+    worker: int
+    plan: WorkerPlan
+    base_seed: int
+    control: Handle
+    batches: int
+    """Batch records of the control block."""
+    arena: Handle
+    wake: Handle
+    """eventfd: the main process writes it when there is work for a sleeping worker."""
+    ready: Handle
+    """eventfd: workers write it when a batch is ready or a start has failed."""
+    parent: Handle
+    """Read end of the pipe that breaks when the parent dies."""
+    close_in_child: tuple[int, ...]
+    """File descriptors that only the parent may hold; inherited by fork alone."""
+    program: Program | None
+    """None: stored in the arena."""
+
+
+class WorkerContext:
+    """What the loops of a worker share: the board, the writer, and the waiting."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.worker = spec.worker
+        self.plan = spec.plan
+        self.control = ControlBlock(spec.control.fd, spec.batches, spec.plan.num_workers)
+        self.control.map()
+        self.arena = Arena(spec.arena.fd, is_worker=True)
+        self.board = Board(self.control, self.arena, announce=lambda: os.eventfd_write(spec.ready.fd, 1))
+        self.dataset: Any = None
+        self._wake = spec.wake.fd
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(spec.parent.fd, 0)  # a broken pipe reports by itself
+        self._update = 0
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self.control.words[Header.STOP])
+
+    def sleep(self) -> None:
+        """Wait until the main process has work, stops the pool, or dies."""
+        for fd, _ in self._poll.poll():
+            if fd != self._wake:
+                os._exit(1)
+            os.eventfd_read(fd)
+
+    def sync_dataset(self) -> None:
+        """Apply attribute changes that the main process has published since the last sample."""
+        version = self.control.words[Header.UPDATE]
+        if version != self._update:
+            with self.control.lock:
+                self._update = self.control.words[Header.UPDATE]
+                patch = messages.get(self.arena, Stretch.UPDATE, 0)
+            apply_patch(self.dataset, patch)
+
+    def writer(self, program: Program) -> BatchWriter:
+        book = LayoutBook(self.control, self.arena)
+        return BatchWriter(self.worker, self.board, book, self.plan.collate, program.collate_fn, Randomness())
+
+
+def worker_main(spec: WorkerSpec) -> None:
+    """Entry point of a worker process."""
+    for fd in spec.close_in_child:
+        os.close(fd)
+    die_with_parent(spec.parent.fd)
+    reset_signals()
+    context = WorkerContext(spec)
+    context.board.enter(spec.worker, Phase.STARTING)
+    try:
+        loop = _prepare(spec, context)
+    except Exception as error:
+        _report_failed_start(spec, context, error)
+        return
+    context.board.enter(spec.worker, Phase.IDLE)
+    loop.run()
+
+
+def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
+    """Set the process up the way torch sets up its workers, then run the user's worker_init_fn."""
+    torch.set_num_threads(1)
+    seed = spec.base_seed + spec.worker
+    random.seed(seed)
+    torch.manual_seed(seed)
+    np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))
+    program = programs.load(context.arena) if spec.program is None else spec.program
+    context.dataset = program.dataset
+    context.sync_dataset()
+    torch_worker._worker_info = torch_worker.WorkerInfo(
+        id=spec.worker, num_workers=spec.plan.num_workers, seed=seed, dataset=program.dataset
+    )
+    stack_in_private_memory()
+    if program.worker_init_fn is not None:
+        program.worker_init_fn(spec.worker)
+    writer = context.writer(program)
+    return MapLoop(context, writer) if spec.plan.source is Source.MAP else StreamLoop(context, writer)
+
+
+def _report_failed_start(spec: WorkerSpec, context: WorkerContext, error: Exception) -> None:
+    captured = CapturedError.capture(error, f"in DataLoader worker process {spec.worker}, starting")
+    messages.put(context.arena, Stretch.WORKER, spec.worker, codec.pack(captured))
+    context.board.enter(spec.worker, Phase.FAILED)
+    os.eventfd_write(spec.ready.fd, 1)

@@ -1,0 +1,98 @@
+"""Pull tickets, fetch, hand in: the loop of a worker on a map-style dataset. This is the hot path of minato."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._errors import CapturedError
+from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
+from .._fetchers.sequential import fetch_each, fetch_together, has_getitems
+from .._plan import Collate, Order
+from .._queues.control import Batch
+from .._records import CollateTask, Place, Run
+from .randomness import Randomness, Reseed, sample_seed
+from .writer import BatchWriter
+
+if TYPE_CHECKING:
+    from .main import WorkerContext
+
+WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one run does all of it
+
+
+class MapLoop:
+    """One worker's loop. A run of tickets goes from `pull` to `commit` before the next is taken."""
+
+    def __init__(self, context: WorkerContext, writer: BatchWriter) -> None:
+        plan = context.plan
+        self._context = context
+        self._board = context.board
+        self._worker = context.worker
+        self._writer = writer
+        self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
+        self._by_function = plan.collate is not Collate.ROWS
+        # Batched reads see the same index lists as with torch: whole batches.
+        self._together = plan.collate is not Collate.NONE and has_getitems(context.dataset)
+        self._whole_from = 1 << 62 if self._together else WHOLE_FROM if self._by_function else 0
+        self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
+        self._randomness = Randomness()
+
+    def run(self) -> None:
+        """Work until the pool stops."""
+        context, board = self._context, self._board
+        while not context.stopped:
+            taken = board.pull(self._worker, self._sizer.size(), self._whole_from)
+            if taken is None:
+                context.sleep()
+            elif isinstance(taken, CollateTask):
+                self._writer.collate_rows(taken.batch)
+            else:
+                context.sync_dataset()
+                self._hand_in(taken, self._fetch(taken))
+
+    def _fetch(self, run: Run) -> list[Any]:
+        """The run's samples, each under its own random seed; errors in place of samples that failed."""
+        dataset, keys = self._context.dataset, run.keys
+
+        def fetch(reseed: Reseed | None) -> list[Any]:
+            if not self._together:
+                return fetch_each(dataset, keys, reseed, self._where)
+            if reseed is not None:
+                reseed(0)
+            return fetch_together(dataset, keys, self._where)
+
+        started = time.perf_counter()
+        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.position + n, keys[n]))
+        self._sizer.observe(len(keys), time.perf_counter() - started)
+        return samples
+
+    def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
+        """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
+        done = 0
+        while done < len(samples):
+            if self._late_rows:
+                place = self._board.claim(self._worker, run.epoch, len(samples) - done)
+            else:
+                place = Place(run.batch, run.first, len(samples))
+            if place is None:  # nobody waits for this epoch any more
+                self._board.drop(self._worker)
+                return
+            first, done = done, done + place.count
+            self._fill(place, samples[first:done], range(run.position + first, run.position + done))
+
+    def _fill(self, place: Place, samples: Sequence[Any], positions: range) -> None:
+        """Write samples into the rows of `place`, or collate them on the spot if they are the whole batch."""
+        if self._by_function and place.count == self._board.field(place.batch, Batch.ROWS):
+            error = next((s for s in samples if type(s) is CapturedError), None)
+            if error is None:
+                self._writer.collate(place.batch, samples, positions)
+            else:
+                self._writer.fail(place.batch, error, positions)
+            return
+        self._writer.write(place, samples)
+        if self._board.commit(self._worker, place, positions):
+            self._writer.collate_rows(place.batch)
+
+    def _where(self, key: object) -> str:
+        return f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"

@@ -1,0 +1,192 @@
+"""The main process's side of its workers: start, wake, watch, stop.
+
+Under fork, workers are started in the caller's thread: a fork from another thread could copy a lock that the caller's
+thread holds. Under spawn and forkserver a thread starts them, so that `iter()` returns at once. Either way workers come
+up in parallel and take work as soon as they are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+from .._queues.arena import Arena
+from .._queues.board import Board
+from .._queues.control import Header
+from .._plan import WorkerPlan
+from . import program as programs
+from .main import Handle, WorkerSpec, worker_main
+from .program import Program
+
+STOP_GRACE_S = 0.6  # seconds for workers to finish the sample in hand; an abandoned iterator ends within a second
+TERM_GRACE_S = 0.2  # seconds between SIGTERM and SIGKILL
+
+
+class WorkerPool:
+    """The worker processes of one engine. Methods are called by the consuming thread, except `_start_all`."""
+
+    def __init__(
+        self, board: Board, plan: WorkerPlan, program: Program, context: BaseContext, base_seed: int
+    ) -> None:
+        self._board = board
+        self._plan = plan
+        self._context = context
+        self._base_seed = base_seed
+        self._forks = context.get_start_method() == "fork"
+        self.ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(plan.num_workers)]
+        self._parent_read, self._parent_write = os.pipe()
+        self._processes: dict[int, BaseProcess] = {}
+        self._pidfds: dict[int, int] = {}
+        self._poll = select.poll()
+        self._poll.register(self.ready, select.POLLIN)
+        self._starter: threading.Thread | None = None
+        self._start_error: BaseException | None = None
+        self._closed = False
+        self._program: Program | None = program
+        self._lock = threading.Lock()  # over _processes, _pidfds and _poll while workers are being started
+
+    # ---- start ----------------------------------------------------------------------------------------------------
+
+    def start(self, arena: Arena) -> None:
+        """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started."""
+        workers = range(self._plan.num_workers)
+        if self._forks:
+            for worker in workers:
+                self._start_one(worker)
+            return
+        assert self._program is not None
+        if programs.store(self._program, arena):
+            self._program = None
+        self._starter = threading.Thread(target=self._start_all, args=(workers,), name="minato-start", daemon=True)
+        self._starter.start()
+
+    def restart(self, worker: int) -> None:
+        """Start a worker in the place of one that died."""
+        self._start_one(worker)
+
+    def _start_all(self, workers: Iterable[int]) -> None:
+        try:
+            for worker in workers:
+                if not self._closed:
+                    self._start_one(worker)
+        except BaseException as error:  # raised in the consuming thread by check_started
+            self._start_error = error
+        os.eventfd_write(self.ready, 1)
+
+    def check_started(self) -> None:
+        """Raise what went wrong while a thread started the workers."""
+        if self._start_error is not None:
+            error, self._start_error = self._start_error, None
+            raise error
+
+    def _start_one(self, worker: int) -> None:
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=worker_main, args=(self._spec(worker),), name=f"minato-worker-{worker}", daemon=False
+        )
+        process.start()
+        with self._lock:
+            self._processes[worker] = process
+            self._pidfds[worker] = os.pidfd_open(process.pid)
+            self._poll.register(self._pidfds[worker], select.POLLIN)
+        os.eventfd_write(self.ready, 1)  # a consumer that waits must wait for this process too
+
+    def _spec(self, worker: int) -> WorkerSpec:
+        return WorkerSpec(
+            worker=worker,
+            plan=self._plan,
+            base_seed=self._base_seed,
+            control=Handle(self._board.control.fd),
+            batches=self._board.control.batches,
+            arena=Handle(self._board.arena.fd),
+            wake=Handle(self._wake[worker]),
+            ready=Handle(self.ready),
+            parent=Handle(self._parent_read),
+            close_in_child=(self._parent_write,) if self._forks else (),
+            program=self._program,
+        )
+
+    # ---- wake, wait, watch ----------------------------------------------------------------------------------------
+
+    def wake(self, workers: Iterable[int]) -> None:
+        """Wake sleeping workers."""
+        for worker in workers:
+            os.eventfd_write(self._wake[worker], 1)
+
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """Wait until a batch may be ready, a worker has died, or the time is up. Returns the workers that died."""
+        events = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+        fds = {fd for fd, _ in events}
+        if self.ready in fds:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.ready)
+        with self._lock:
+            return [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+
+    @property
+    def alive(self) -> list[int]:
+        """Workers that run, or ran when last looked at."""
+        with self._lock:
+            return list(self._pidfds)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process ids of running workers."""
+        with self._lock:
+            return {worker: self._processes[worker].pid or 0 for worker in self._pidfds}
+
+    def bury(self, worker: int) -> tuple[int, int | None]:
+        """Collect a dead worker; returns its pid and exit code (negative: the signal that killed it)."""
+        with self._lock:
+            process = self._processes.pop(worker)
+            self._forget(worker)
+        process.join()
+        pid, code = process.pid or 0, process.exitcode
+        process.close()
+        return pid, code
+
+    def _forget(self, worker: int) -> None:
+        pidfd = self._pidfds.pop(worker)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+
+    # ---- stop -----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End all workers: ask, then SIGTERM, then SIGKILL, within a second. Leaves nothing behind."""
+        self._closed = True
+        self._board.control.words[Header.STOP] = 1
+        if self._starter is not None:
+            self._starter.join()
+        self.wake(range(len(self._wake)))
+        for grace_s, number in ((STOP_GRACE_S, signal.SIGTERM), (TERM_GRACE_S, signal.SIGKILL)):
+            self._join_all(grace_s)
+            self._signal_all(number)
+        self._join_all(None)
+        for fd in (self.ready, self._parent_read, self._parent_write, *self._wake):
+            os.close(fd)
+
+    def _join_all(self, grace_s: float | None) -> None:
+        deadline = None if grace_s is None else time.monotonic() + grace_s
+        while self._pidfds:
+            poll = select.poll()
+            for pidfd in self._pidfds.values():
+                poll.register(pidfd, select.POLLIN)
+            left = None if deadline is None else deadline - time.monotonic()
+            ended = {fd for fd, _ in poll.poll(None if left is None else max(0.0, left) * 1000)}
+            if not ended:
+                return
+            for worker in [w for w, pidfd in self._pidfds.items() if pidfd in ended]:
+                self.bury(worker)
+
+    def _signal_all(self, number: int) -> None:
+        for pidfd in self._pidfds.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, number)

@@ -1,0 +1,68 @@
+"""Fill batches from this worker's own stream: the loop of a worker on an iterable dataset.
+
+Streams keep torch's meaning: every worker iterates its own copy of the dataset, and batches never mix workers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._errors import CapturedError
+from .._fetchers.stream import Stream
+from .._plan import Collate
+from .._queues.control import Batch
+from .._records import Place, Run
+from .writer import BatchWriter
+
+if TYPE_CHECKING:
+    from .main import WorkerContext
+
+
+class StreamLoop:
+    """One worker's loop. A batch is filled by one worker from first to last row."""
+
+    def __init__(self, context: WorkerContext, writer: BatchWriter) -> None:
+        self._context = context
+        self._board = context.board
+        self._worker = context.worker
+        self._writer = writer
+        self._by_function = context.plan.collate is not Collate.ROWS
+        self._stream: Stream | None = None
+        self._epoch = -1
+
+    def run(self) -> None:
+        """Work until the pool stops."""
+        context = self._context
+        while not context.stopped:
+            run = self._board.pull_stream(self._worker)
+            if run is None:
+                context.sleep()
+            else:
+                self._fill(run)
+
+    def _fill(self, run: Run) -> None:
+        plan, batch = self._context.plan, run.batch
+        try:
+            if run.epoch != self._epoch or self._stream is None:
+                self._context.sync_dataset()
+                self._stream, self._epoch = None, run.epoch
+                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last)
+            samples = self._stream.next_batch()
+        except Exception as error:
+            where = f"in DataLoader worker process {self._worker}, iterating the dataset"
+            self._writer.fail(batch, CapturedError.capture(error, where), range(1))
+            return
+        if not samples:
+            self._board.end_stream(self._worker, batch)
+        elif self._by_function:
+            self._writer.collate(batch, samples, range(len(samples)))
+        else:
+            self._write_rows(batch, samples)
+
+    def _write_rows(self, batch: int, samples: list[object]) -> None:
+        if len(samples) < self._board.field(batch, Batch.ROWS):
+            self._board.shorten(batch, len(samples))
+        place = Place(batch, 0, len(samples))
+        self._writer.write(place, samples)
+        if self._board.commit(self._worker, place, range(len(samples))):
+            self._writer.collate_rows(batch)

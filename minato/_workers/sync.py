@@ -1,0 +1,136 @@
+"""Attribute changes of the dataset, for workers that live on from epoch to epoch.
+
+`dataset.set_epoch(3)` in the main process changes an attribute there; a persistent worker has its own copy of the
+dataset. Before each epoch the main process compares the dataset with what it was and sends what changed.
+
+Seen: attributes that were rebound, and small values (up to `SMALL_ITEMS` items) and tensors that were changed in place,
+in the dataset itself and in objects it refers to, `DEPTH` levels deep (so through `Subset`, `ConcatDataset` and
+transforms). Not seen: changes inside large lists, dicts and arrays.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SMALL_ITEMS = 1000  # of a list, tuple, dict or set; larger ones are compared by identity and length only
+SMALL_BYTES = 64 * 1024  # pickled size up to which a container is compared by content
+DEPTH = 4
+_MOST_NODES = 5000  # objects looked at per epoch; a bound on the time this may take
+_SCALARS = (int, float, complex, bool, str, bytes, type(None))
+
+Path = tuple[str | int, ...]
+"""Steps from the dataset: attribute names, and list positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A value as it was. Holds the value itself: its id stays unique that way."""
+
+    value: Any
+    content: Any
+
+    def differs(self, other: _Seen) -> bool:
+        return self.value is not other.value if self.content is None else self.content != other.content
+
+
+class DatasetWatch:
+    """Remembers a dataset's attributes and tells what changed since."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._seen = _look(dataset)
+        self._patch: dict[Path, Any] = {}
+        self._warned: set[Path] = set()
+
+    def changes(self) -> dict[Path, Any] | None:
+        """Everything that changed since the watch began, newest values; None if nothing changed since last asked."""
+        now = _look(self._dataset)
+        changed = [path for path, seen in now.items() if path not in self._seen or seen.differs(self._seen[path])]
+        self._seen = now
+        fresh = False
+        for path in changed:
+            if any(path[:n] in changed for n in range(1, len(path))):
+                continue  # inside a value that is sent as a whole
+            if self._is_sendable(path, now[path].value):
+                self._patch.pop(path, None)
+                self._patch[path] = now[path].value
+                fresh = True
+        return dict(self._patch) if fresh else None
+
+    def _is_sendable(self, path: Path, value: Any) -> bool:
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            if path not in self._warned:
+                self._warned.add(path)
+                name = ".".join(map(str, path))
+                warnings.warn(
+                    f"attribute {name!r} of the dataset changed, but cannot be sent to persistent workers: {error}. "
+                    f"They keep the old value; use persistent_workers=False to start workers anew each epoch.",
+                    stacklevel=2,
+                )
+            return False
+        return True
+
+
+def apply_patch(dataset: Any, patch: dict[Path, Any]) -> None:
+    """Set changed attributes on this process's copy of the dataset."""
+    for path, value in patch.items():
+        parent = dataset
+        for step in path[:-1]:
+            parent = parent[step] if isinstance(step, int) else vars(parent)[step]
+        if isinstance(path[-1], int):
+            parent[path[-1]] = value
+        else:
+            vars(parent)[path[-1]] = value
+
+
+def _look(dataset: Any) -> dict[Path, _Seen]:
+    seen: dict[Path, _Seen] = {}
+    visited: set[int] = set()
+
+    def visit(value: Any, path: Path) -> None:
+        if len(seen) >= _MOST_NODES or id(value) in visited:
+            return
+        if path:
+            seen[path] = _Seen(value, _content(value))
+        if isinstance(value, (*_SCALARS, torch.Tensor, type)) or len(path) >= DEPTH:
+            return
+        if isinstance(value, list) and _holds_objects(value):
+            visited.add(id(value))
+            for i, item in enumerate(value):
+                visit(item, (*path, i))
+        elif hasattr(value, "__dict__") and not callable(getattr(value, "__code__", None)):
+            visited.add(id(value))
+            for name, item in vars(value).items():
+                visit(item, (*path, name))
+
+    visit(dataset, ())
+    return seen
+
+
+def _holds_objects(value: list[Any]) -> bool:
+    """Lists of datasets or transforms are looked into; lists of data are not."""
+    return len(value) <= 64 and any(hasattr(item, "__dict__") for item in value)
+
+
+def _content(value: Any) -> Any:
+    """What a small value holds, for comparison; None if only its identity counts."""
+    if isinstance(value, _SCALARS):
+        return type(value), value
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, (list, tuple, dict, set, frozenset)):
+        if len(value) > SMALL_ITEMS or (isinstance(value, list) and _holds_objects(value)):
+            return id(value), len(value)
+        try:
+            data = pickle.dumps(value)
+        except Exception:  # cannot be sent either: identity has to do
+            return id(value), len(value)
+        return data if len(data) <= SMALL_BYTES else (id(value), len(value))
+    return None

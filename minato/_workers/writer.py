@@ -1,0 +1,154 @@
+"""Samples into rows, rows into batches: what a worker does with a sample once it has it.
+
+A sample that has its batch's layout is written straight into the batch's columns. Any other is pickled into the slot's
+heap, and the worker that completes such a batch reads all samples back and calls the collate function on them, so that
+its result (or its error) is what torch's loader gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._errors import CapturedError
+from .._plan import Collate
+from .._queues import codec
+from .._queues.arena import Stretch
+from .._queues.board import NO_LAYOUT, Board
+from .._queues.control import Batch, Flag
+from .._queues.layout import Columns
+from .._queues.layout_book import LayoutBook
+from .._queues.mapping import Bytes
+from .._queues.rows import Column, Kind, Words, table_bytes
+from .._queues.texts import texts_of_row
+from .._records import Place
+from .generators import mix
+from .randomness import COLLATE_SALT, Randomness, Reseed
+
+
+class BatchWriter:
+    """Writes rows and results for one worker."""
+
+    def __init__(
+        self,
+        worker: int,
+        board: Board,
+        book: LayoutBook,
+        collate: Collate,
+        function: Callable[[Any], Any],
+        randomness: Randomness,
+    ) -> None:
+        self._worker = worker
+        self._board = board
+        self._arena = board.arena
+        self._book = book
+        self._single = collate is Collate.NONE
+        self._function = function
+        self._own = collate is not Collate.ROWS
+        self._randomness = randomness
+        self._columns: dict[tuple[int, int, int], Columns] = {}
+        """Columns by slot, layout word and rows of the slot."""
+
+    # ---- rows -----------------------------------------------------------------------------------------------------
+
+    def write(self, place: Place, samples: Sequence[Any]) -> None:
+        """Put samples (or captured errors) into the rows of `place`, in order. They count only once committed."""
+        board, batch = self._board, place.batch
+        word, rows, slot = (board.field(batch, f) for f in (Batch.LAYOUT, Batch.ROWS, Batch.SLOT))
+        table = board.row_table(slot, rows)
+        if word == 0:
+            word = self._bind(batch, rows, samples)
+        if word != NO_LAYOUT:
+            texts = self._columns_of(slot, word, rows).write(samples, place.row)
+            if texts is not None:
+                table[place.row : place.row + place.count, Column.KIND :] = (Kind.FIXED, 0, 0)
+                if texts:
+                    table[place.row, Column.OFFSET] = self._store(batch, slot, texts)
+                return
+        for row, sample in enumerate(samples, place.row):
+            kind, offset = self._write_one(batch, slot, word, rows, row, sample)
+            table[row, Column.KIND :] = (kind, offset, 0)
+
+    def _bind(self, batch: int, rows: int, samples: Sequence[Any]) -> int:
+        """Bind the batch to the layout of its first good sample."""
+        sample = next((s for s in samples if type(s) is not CapturedError), None)
+        word = NO_LAYOUT if sample is None else self._book.word_for(sample)
+        heap = table_bytes(rows) if word == NO_LAYOUT else self._book.layout(word).offsets(rows)[-1]
+        return self._board.bind_layout(batch, word, heap)
+
+    def _columns_of(self, slot: int, word: int, rows: int) -> Columns:
+        columns = self._columns.get((slot, word, rows))
+        if columns is None:
+            layout = self._book.layout(word)
+            memory = self._arena.view(Stretch.SLOT, slot, layout.offsets(rows)[-1])
+            columns = self._columns[slot, word, rows] = Columns(layout, memory, rows)
+        return columns
+
+    def _write_one(self, batch: int, slot: int, word: int, rows: int, row: int, sample: Any) -> tuple[Kind, int]:
+        """Write a single row by whatever way it fits; returns the kind and heap offset for its table entry."""
+        if type(sample) is CapturedError:
+            return Kind.FAILED, self._store(batch, slot, sample)
+        if word != NO_LAYOUT:
+            texts = self._columns_of(slot, word, rows).write([sample], row)
+            if texts is not None:
+                return Kind.FIXED, self._store(batch, slot, texts) if texts else 0
+        try:
+            return Kind.PICKLED, self._store(batch, slot, sample)
+        except Exception as error:
+            failure = CapturedError.capture(error, f"in DataLoader worker process {self._worker}, pickling a sample")
+            return Kind.FAILED, self._store(batch, slot, failure)
+
+    def _store(self, batch: int, slot: int, value: object) -> int:
+        """Pickle `value` into the heap of a batch; returns its offset in the slot."""
+        packed = codec.pack(value)
+        offset = self._board.allocate(batch, packed.nbytes)
+        codec.write(packed, self._arena.view(Stretch.SLOT, slot, offset + packed.nbytes), offset)
+        return offset
+
+    # ---- results --------------------------------------------------------------------------------------------------
+
+    def collate_rows(self, batch: int) -> None:
+        """Read all samples of a complete batch back, collate them, hand in the result."""
+        board = self._board
+        slot, word, rows, filled = (
+            board.field(batch, f) for f in (Batch.SLOT, Batch.LAYOUT, Batch.ROWS, Batch.FILLED)
+        )
+        memory = self._arena.view(Stretch.SLOT, slot, board.field(batch, Batch.HEAP_TOP))
+        table = board.row_table(slot, rows)
+        self.collate(batch, [self._read_row(table, row, memory, slot, word, rows) for row in range(filled)])
+
+    def _read_row(self, table: Words, row: int, memory: Bytes, slot: int, word: int, rows: int) -> Any:
+        # Copied: a collate function may keep a sample, and the slot will hold another batch one day.
+        if table[row, Column.KIND] == Kind.PICKLED:
+            return codec.read(memory, int(table[row, Column.OFFSET]), keep=codec.copy_all)
+        return self._columns_of(slot, word, rows).read(row, texts_of_row(table, row, memory))
+
+    def collate(self, batch: int, samples: Sequence[Any], positions: Sequence[int] = ()) -> None:
+        """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
+        the samples, if their rows were not committed before."""
+        slot = self._board.field(batch, Batch.SLOT)
+        flags = Flag.RESULT
+        try:
+            offset = self._store(batch, slot, self._collated(batch, samples))
+        except Exception as error:
+            where = f"in DataLoader worker process {self._worker}, collating"
+            offset, flags = self._store(batch, slot, CapturedError.capture(error, where)), flags | Flag.ERROR
+        self._board.finish(self._worker, batch, offset, flags, positions)
+
+    def fail(self, batch: int, error: CapturedError, positions: Sequence[int]) -> None:
+        """Hand in an error as the result of a batch."""
+        offset = self._store(batch, self._board.field(batch, Batch.SLOT), error)
+        self._board.finish(self._worker, batch, offset, Flag.RESULT | Flag.ERROR, positions)
+
+    def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
+        if not self._own:
+            return self._function(list(samples))
+        value = samples[0] if self._single else list(samples)
+        seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)
+
+        def call(reseed: Reseed | None) -> list[Any]:
+            if reseed is not None:
+                reseed(0)
+            return [self._function(value)]
+
+        return self._randomness.fetch(call, lambda _: mix(seed, position, COLLATE_SALT))[0]

@@ -1,0 +1,1 @@
+"""One body, two loaders: what torch's DataLoader does, minato's does too."""
