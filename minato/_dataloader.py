@@ -140,9 +140,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return self._inline_iterator()
         if not self.persistent_workers:
             return self._worker_iterator()
-        iterator: Any = self._iterator
+        kept: Any = self._iterator  # torch's attribute for it, of torch's type
+        iterator: WorkerIterator | None = kept
         if iterator is None or iterator.closed:
-            iterator = self._iterator = self._worker_iterator()
+            iterator = self._worker_iterator()
+            self.__dict__["_iterator"] = iterator
         else:
             iterator.restart(self._index_sampler, self._length_watch())
         return iterator
@@ -159,7 +161,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         )
         return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner)
 
-    def _worker_iterator(self) -> LoaderIterator:
+    def _worker_iterator(self) -> WorkerIterator:
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         engine = start_engine(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory as torch_pin
+from torch.utils.data._utils import pin_memory as torch_pinning
 
 
 class Pinner:
@@ -54,17 +54,18 @@ def make_pinner(wanted: bool, device: str) -> Pinner:
             stacklevel=4,
         )
         return Pinner(None)
-    return Pinner(lambda batch: torch_pin(batch, accelerator.type))
+    return Pinner(lambda batch: torch_pinning.pin_memory(batch, accelerator.type))  # type: ignore[no-untyped-call]
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 def register_memory(address: int, nbytes: int) -> bool:
     """Page-lock memory that is already allocated. False where the accelerator's runtime has no such call."""
-    if not torch.cuda.is_available():
-        return False
-    status = torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)
-    return int(status) == 0
+    return torch.cuda.is_available() and int(_runtime().cudaHostRegister(address, nbytes, 0)) == 0
 
 
 def unregister_memory(address: int) -> None:
     """Undo `register_memory`, before the memory is unmapped."""
-    torch.cuda.cudart().cudaHostUnregister(address)
+    _runtime().cudaHostUnregister(address)

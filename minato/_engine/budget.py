@@ -18,7 +18,7 @@ def default_memory_budget() -> int:
 
 
 def _cgroup_room() -> int | None:
-    """Bytes left below the limit of this process's cgroup (version 2), the tightest of its ancestors; None: no limit."""
+    """Bytes left below the limit of this process's cgroup (version 2) and of its ancestors; None: there is no limit."""
     try:
         relative = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
     except OSError:

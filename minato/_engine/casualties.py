@@ -11,9 +11,10 @@ from .._errors import CapturedError, WorkerDied
 from .._plan import LoaderPlan, Order
 from .._queues import messages
 from .._queues.arena import Stretch
-from .._queues.board import Board, Hand
+from .._queues.board import Board
 from .._queues.control import Phase
 from .._queues.recovery import recover
+from .._records import Hand
 from .._workers.pool import WorkerPool
 from .feeds import Feed, StreamFeed
 from .totals import Totals
@@ -57,8 +58,6 @@ class Casualties:
             self._pool.restart(worker)
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
             warnings.warn(f"{how}{_doing(hand)}; its samples go to other workers", RuntimeWarning, stacklevel=5)
-        if not self._pool.alive and not isinstance(feed, StreamFeed):
-            raise WorkerDied("no DataLoader worker is left")
 
     def _recover(self, feed: Feed, out: Sequence[int]) -> None:
         late = self._plan.worker.order is Order.SAMPLES_OVERTAKE

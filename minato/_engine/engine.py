@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from .._errors import InternalError, LoaderClosed
+from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order
 from .._queues.arena import Arena
 from .._queues.board import Board
@@ -31,11 +31,14 @@ MOST_LENT = 4  # slots under batches the user holds: the current one, the previo
 class Engine:
     """A pool of workers and the batches between them and the user. Used by one thread at a time."""
 
-    def __init__(self, plan: LoaderPlan, program: Program, context: BaseContext, base_seed: int, totals: Totals) -> None:
+    def __init__(
+        self, plan: LoaderPlan, program: Program, context: BaseContext, base_seed: int, totals: Totals
+    ) -> None:
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
         self._closed = False
+        self._broken: WorkerDied | None = None
         self.arena = Arena.create()
         records = plan.window + plan.max_deferral + 1
         self._board = Board(ControlBlock.create(records, plan.worker.num_workers), self.arena)
@@ -101,8 +104,10 @@ class Engine:
 
     def _has_room(self, feed: Feed) -> bool:
         """Whether the next batch's record is free: a straggler may keep the record of its own batch in use."""
-        oldest = min(filter(None.__ne__, (*self._out[:1], *self._void[:1], feed.ledger.oldest)), default=None)
-        return oldest is None or self._board.next_number - oldest < self._board.control.batches
+        next_number = self._board.next_number
+        straggler = feed.ledger.oldest
+        oldest = min(*self._out[:1], *self._void[:1], next_number if straggler is None else straggler, next_number)
+        return next_number - oldest < self._board.control.batches
 
     def _reclaim_void(self) -> None:
         if self._void:
@@ -147,7 +152,11 @@ class Engine:
         if dead:
             feed = self._feed
             assert feed is not None
-            self._casualties.treat(dead, feed, self._out)
+            try:
+                self._casualties.treat(dead, feed, self._out)
+            except WorkerDied as error:
+                self._broken = error
+                raise
         elif deadline is not None and time.monotonic() >= deadline and self._pick() is None:
             raise RuntimeError(f"DataLoader timed out after {self._plan.timeout} seconds")
 
@@ -159,7 +168,7 @@ class Engine:
             if self._plan.worker.order is Order.IN_ORDER:
                 batch = self._board.first_ready(self._out[:1])
             else:
-                batch = self._board.first_ready([b for b in self._out if feed.may_come_before_others(b)] or self._out)
+                batch = self._board.first_ready([b for b in self._out if not feed.comes_last(b)] or self._out)
             if batch is None or self._board.state(batch) is not State.ENDED:
                 return batch
             self._out.remove(batch)
@@ -211,6 +220,8 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise LoaderClosed("the loader was closed: make a new iterator with iter(loader), or a new loader")
+        if self._broken is not None:
+            raise self._broken
         if os.getpid() != self._pid:
             raise InternalError("this iterator belongs to another process; make a new one with iter(loader)")
 

@@ -32,9 +32,9 @@ class Feed:
     def ended(self, batch: int) -> None:
         """A posted batch turned out to have nothing in it: its stream has ended."""
 
-    def may_come_before_others(self, batch: int) -> bool:
-        """Whether a batch may be delivered while earlier ones are not complete."""
-        return True
+    def comes_last(self, batch: int) -> bool:
+        """Whether a batch has to wait until all others are delivered, even if batches may overtake."""
+        raise NotImplementedError
 
     def _post(self, board: Board, slot: int, keys: Sequence[Any], rows: int, worker: int = -1) -> int:
         number = board.publish(
@@ -77,8 +77,8 @@ class TicketFeed(Feed):
             self._short = number
         return number
 
-    def may_come_before_others(self, batch: int) -> bool:
-        return batch != self._short  # every batch is full but the last
+    def comes_last(self, batch: int) -> bool:
+        return batch == self._short  # every batch is full but the last
 
 
 class StreamFeed(Feed):
@@ -115,6 +115,9 @@ class StreamFeed(Feed):
         worker = self._turns.pop(batch)
         if worker in self._active:
             self._active.remove(worker)
+
+    def comes_last(self, batch: int) -> bool:
+        return batch not in self._turns  # never: all batches of streams are alike
 
     def delivered(self, batch: int) -> None:
         """A stream's batch was delivered."""

@@ -12,7 +12,7 @@ from .._fetchers.sequential import has_getitems
 from .._fetchers.stream import Stream
 from .._plan import Collate, WorkerPlan
 from .._workers.generators import mix
-from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
+from .._workers.randomness import COLLATE_SALT, Fetch, Randomness, Reseed, sample_seed
 from .totals import Totals
 
 
@@ -46,7 +46,7 @@ class InlineMap:
             self._collation, self._collate(value), lambda _: mix(self._seed, position, COLLATE_SALT)
         )[0]
 
-    def _run(self, randomness: Randomness, call: Callable[[Reseed | None], list[Any]], seeds: Callable[[int], int]) -> Any:
+    def _run(self, randomness: Randomness, call: Fetch, seeds: Callable[[int], int]) -> list[Any]:
         if not randomness.seeds:
             return randomness.fetch(call, seeds)
         with randomness.preserved():

@@ -12,7 +12,6 @@ from torch.autograd import profiler
 from .._device.pinning import Pinner, make_pinner
 from .engine import Engine
 
-
 __all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
 
 
@@ -49,7 +48,7 @@ class Batches(Protocol):
 
 
 class LoaderIterator(Iterator[Any]):
-    """Iterates one epoch (with persistent workers: one epoch after the other). Closes its workers when it is garbage."""
+    """Iterates one epoch; with persistent workers, one epoch after the other. As garbage, it closes its workers."""
 
     def __init__(self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner) -> None:
         self._batches = batches

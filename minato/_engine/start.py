@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any

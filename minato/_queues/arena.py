@@ -71,7 +71,8 @@ class Arena:
 
     def _map(self, stretch: Stretch, number: int, nbytes: int) -> Bytes:
         if nbytes > _SPAN_BYTES[stretch]:
-            raise MemoryError(f"a {stretch.name.lower()} of {nbytes} bytes; at most {_SPAN_BYTES[stretch]} are possible")
+            most = _SPAN_BYTES[stretch]
+            raise MemoryError(f"a {stretch.name.lower()} has at most {most} bytes, {nbytes} were needed")
         length = max(_SMALLEST_MAPPING, 1 << (nbytes - 1).bit_length()) if nbytes else _SMALLEST_MAPPING
         offset = (int(stretch) << 56) + number * _SPAN_BYTES[stretch]
         # Workers may write into their own copy of the dataset; nobody else must see it.

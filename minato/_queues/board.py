@@ -185,7 +185,7 @@ class Board:
         return replace(taken, keys=_unpickled(taken.keys)) if isinstance(taken, Run) else taken
 
     def pull_stream(self, worker: int) -> Run | None:
-        """Take the next batch assigned to this worker's stream. None: there is none, and the worker counts as asleep."""
+        """Take the next batch meant for this worker's stream. None: there is none, and the worker counts as asleep."""
         words = self._words
         me = self.control.worker(worker)
         with self._lock:

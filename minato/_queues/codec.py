@@ -103,6 +103,9 @@ class TensorPickler(pickle.Pickler):
     """Sends plain tensors as buffers."""
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and min(obj.strides, default=0) < 0:
+            axes = tuple(axis for axis, stride in enumerate(obj.strides) if stride < 0)
+            return np.flip, (np.flip(obj, axes).copy(), axes)  # pickle forgets them, and torch refuses them
         if type(obj) is not torch.Tensor or not _is_plain(obj):
             return NotImplemented
         flat, stride = _flat(obj)

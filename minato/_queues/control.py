@@ -132,7 +132,7 @@ class Phase(enum.IntEnum):
     FETCHING = 4
     COLLATING = 5
     FAILED = 6
-    """Could not start; its error is in its stretch."""
+    """Could not start, or met a bug of minato; its error is in its stretch."""
 
 
 _HEADER_WORDS = 64
@@ -190,7 +190,7 @@ class ControlBlock:
 
     def map(self) -> None:
         """Map the file into this process. Once per process: see the class's note."""
-        self.words = memoryview(map_file(self.fd, self.nbytes, 0)).cast("B").cast("q")
+        self.words = map_file(self.fd, self.nbytes, 0).data.cast("q")
 
     def batch(self, number: int) -> int:
         """Index of the first word of a batch's record."""

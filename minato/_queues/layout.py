@@ -12,6 +12,7 @@ Does not cover: samples that do not fit (see `codec.py`), and when to use which 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +137,11 @@ def _stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torc
     first = batch[0]
     if not _is_plain(first):
         return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
-    return torch.stack(tuple(batch), 0, out=first.new_empty((len(batch), *first.shape)))
+    numel = sum(x.numel() for x in batch)
+    # As large as the samples and not resizable, like torch's segment: unequal samples give the same errors.
+    room = torch.frombuffer(np.empty(max(1, numel * first.element_size()), np.uint8), dtype=torch.uint8)
+    out = room[: numel * first.element_size()].view(first.dtype).resize_(len(batch), *first.shape)
+    return torch.stack(tuple(batch), 0, out=out)
 
 
 class _NoLayout(Exception):
@@ -160,7 +165,8 @@ def _leaf(value: Any, kind: type) -> Leaf:
         return Leaf(kind, {int: torch.int64, float: torch.float64, bool: torch.bool}[kind], ())
     if kind is np.ndarray or issubclass(kind, (np.number, np.bool_)):
         try:
-            sample = torch.as_tensor(np.array(value) if kind is np.ndarray else [value])
+            with warnings.catch_warnings(action="ignore"):  # of arrays that are read-only; they are copied
+                sample = torch.as_tensor(value if kind is np.ndarray else [value])
         except (TypeError, ValueError, RuntimeError) as error:
             raise _NoLayout from error  # no torch dtype for it: default_collate's own error is wanted
         return Leaf(kind, sample.dtype, tuple(value.shape), value.dtype)  # shape () for numpy scalars
@@ -260,7 +266,7 @@ def _write_leaf(leaf: Leaf, values: Sequence[Any], column: torch.Tensor, array: 
         return True
     if leaf.array_dtype is not None:
         for i, value in enumerate(values, row):
-            if value.dtype != leaf.array_dtype or value.shape != leaf.shape:
+            if value.dtype != leaf.array_dtype or value.shape != leaf.shape or min(value.strides, default=0) < 0:
                 return False
             array[i] = value
         return True
@@ -279,7 +285,9 @@ def _read_leaf(leaf: Leaf, column: torch.Tensor, array: Any, row: int) -> Any:
 # ---- main process: building the batch -------------------------------------------------------------------------------
 
 
-def build(layout: Layout, memory: Bytes, rows: int, filled: int, texts: Sequence[Any], keep: Callable[[int], bool]) -> Any:
+def build(
+    layout: Layout, memory: Bytes, rows: int, filled: int, texts: Sequence[Any], keep: Callable[[int], bool]
+) -> Any:
     """The batch of `filled` samples over a slot of `rows` rows. Columns for whose size in bytes `keep` says no are
     copied, so that a label the user keeps does not hold on to the images beside it."""
     return _Builder(memory, layout.offsets(rows), filled, texts, keep).build(layout.root, in_sequence=False)

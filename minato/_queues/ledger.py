@@ -50,8 +50,7 @@ class Ledger:
         """Give out the next `count` positions as tickets of `batch`; returns the first of them."""
         first = self._issued
         self._issued += count
-        if count:
-            self._open[batch] = (first, count)
+        self._open[batch] = (first, count)
         while self._issued > len(self._delivered):
             self._delivered = np.concatenate([self._delivered, np.zeros_like(self._delivered)])
         return first
@@ -65,7 +64,8 @@ class Ledger:
         if not len(positions):
             return
         if positions.min() < 0 or positions.max() >= self._issued:
-            raise InternalError(f"positions {positions.min()} to {positions.max()} delivered of {self._issued} given out")
+            span = f"{positions.min()} to {positions.max()}"
+            raise InternalError(f"positions {span} were delivered, of {self._issued} given out")
         if self._delivered[positions].any() or len(np.unique(positions)) != len(positions):
             raise InternalError(f"a position was delivered twice, among {sorted(positions.tolist())}")
         self._delivered[positions] = True

@@ -42,7 +42,7 @@ def map_file(fd: int, nbytes: int, offset: int, private: bool = False) -> Bytes:
         raise OSError(error, f"mapping {nbytes} bytes of shared memory failed: {os.strerror(error)}")
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
-    return np.frombuffer(memory, np.uint8)
+    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)
 
 
 def give_back(view: Bytes, start: int) -> None:

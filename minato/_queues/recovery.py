@@ -21,7 +21,9 @@ from .rows import Column
 Mask = npt.NDArray[np.bool_]
 
 
-def recover(board: Board, alive: Iterable[int], homes: Sequence[int], slots: Sequence[int], ledger: Ledger | None) -> None:
+def recover(
+    board: Board, alive: Iterable[int], homes: Sequence[int], slots: Sequence[int], ledger: Ledger | None
+) -> None:
     """Post again what no living worker has in hand.
 
     Args:

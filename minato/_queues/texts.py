@@ -8,22 +8,20 @@ import numpy as np
 
 from . import codec
 from .mapping import Bytes
-from .rows import Column, Kind, Words
+from .rows import Column, Words
 
 
 def texts_of_row(table: Words, row: int, memory: Bytes) -> list[Any]:
     """The text leaves of one fixed row, in the layout's order."""
     first = row
-    while table[first, Column.OFFSET] == 0:
-        if first == 0:
-            return []
+    while table[first, Column.OFFSET] == 0:  # the run's first row has it for all
         first -= 1
     return [column[row - first] for column in codec.read(memory, int(table[first, Column.OFFSET]), codec.copy_all)]
 
 
 def texts_of_batch(table: Words, memory: Bytes) -> list[list[Any]]:
     """For each text leaf, its values in all rows. A run that was cut short by a later run counts up to it."""
-    starts = [int(row) for row in np.flatnonzero((table[:, Column.OFFSET] != 0) & (table[:, Column.KIND] == Kind.FIXED))]
+    starts = np.flatnonzero(table[:, Column.OFFSET]).tolist()
     columns: list[list[Any]] = []
     for start, end in zip(starts, [*starts[1:], len(table)], strict=True):
         run = codec.read(memory, int(table[start, Column.OFFSET]), codec.copy_all)

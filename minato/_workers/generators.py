@@ -50,7 +50,7 @@ class PythonGenerator:
     """`random`'s global instance."""
 
     def __init__(self) -> None:
-        instance = random._inst  # type: ignore[attr-defined]
+        instance = random._inst
         address = id(instance) + object.__basicsize__
         *state, index = random.getstate()[1]
         known = ctypes.string_at(address, _PYTHON_BYTES) == np.array([index, *state], np.uint32).tobytes()
@@ -81,7 +81,7 @@ class NumpyGenerator:
     """`numpy.random`'s global instance."""
 
     def __init__(self) -> None:
-        self._owner = np.random.get_bit_generator()  # keeps the memory at the address alive
+        self._owner: Any = np.random.mtrand.get_bit_generator()  # keeps the memory at the address alive
         self._address = self._find()
 
     def _find(self) -> int | None:

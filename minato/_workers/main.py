@@ -18,7 +18,7 @@ from .._plan import Source, WorkerPlan
 from .._queues import codec, messages
 from .._queues.arena import Arena, Stretch
 from .._queues.board import Board
-from .._queues.control import ControlBlock, Header, Phase, Worker
+from .._queues.control import ControlBlock, Header, Phase
 from .._queues.layout import stack_in_private_memory
 from .._queues.layout_book import LayoutBook
 from . import program as programs
@@ -117,13 +117,14 @@ def worker_main(spec: WorkerSpec) -> None:
     reset_signals()
     context = WorkerContext(spec)
     context.board.enter(spec.worker, Phase.STARTING)
+    stage = "starting"
     try:
         loop = _prepare(spec, context)
+        context.board.enter(spec.worker, Phase.IDLE)
+        stage = "in minato's own code"
+        loop.run()
     except Exception as error:
-        _report_failed_start(spec, context, error)
-        return
-    context.board.enter(spec.worker, Phase.IDLE)
-    loop.run()
+        _report(spec, context, error, stage)
 
 
 def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
@@ -132,7 +133,7 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
     seed = spec.base_seed + spec.worker
     random.seed(seed)
     torch.manual_seed(seed)
-    np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))
+    np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))  # type: ignore[no-untyped-call]
     program = programs.load(context.arena) if spec.program is None else spec.program
     context.dataset = program.dataset
     context.sync_dataset()
@@ -146,8 +147,9 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
     return MapLoop(context, writer) if spec.plan.source is Source.MAP else StreamLoop(context, writer)
 
 
-def _report_failed_start(spec: WorkerSpec, context: WorkerContext, error: Exception) -> None:
-    captured = CapturedError.capture(error, f"in DataLoader worker process {spec.worker}, starting")
+def _report(spec: WorkerSpec, context: WorkerContext, error: Exception, stage: str) -> None:
+    """Leave word of what ended this worker; errors of samples and batches do not come here."""
+    captured = CapturedError.capture(error, f"in DataLoader worker process {spec.worker}, {stage}")
     messages.put(context.arena, Stretch.WORKER, spec.worker, codec.pack(captured))
     context.board.enter(spec.worker, Phase.FAILED)
     os.eventfd_write(spec.ready.fd, 1)

@@ -17,10 +17,11 @@ from collections.abc import Iterable
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
+from .._errors import WorkerDied
+from .._plan import WorkerPlan
 from .._queues.arena import Arena
 from .._queues.board import Board
 from .._queues.control import Header
-from .._plan import WorkerPlan
 from . import program as programs
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
@@ -122,6 +123,9 @@ class WorkerPool:
 
     def wait(self, timeout_s: float | None) -> list[int]:
         """Wait until a batch may be ready, a worker has died, or the time is up. Returns the workers that died."""
+        if not self._pidfds and (self._starter is None or not self._starter.is_alive()):
+            self.check_started()
+            raise WorkerDied("no DataLoader worker is left")
         events = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
         fds = {fd for fd, _ in events}
         if self.ready in fds:

@@ -2,8 +2,8 @@
 
 fork: inherited. spawn and forkserver: pickled once into the arena; every worker unpickles from there, with large arrays
 and tensors left where they are (one copy for all workers, copy-on-write). Objects that only travel to a child that is
-just being started (multiprocessing's locks and queues, tensors in shared memory) cannot be pickled in advance: then each
-worker gets its own pickle with its start, as torch does it.
+just being started (multiprocessing's locks and queues, tensors in shared memory) cannot be pickled in advance: then
+each worker gets its own pickle with its start, as torch does it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ class _OnlyWithStart(Exception):
 
 class _ProgramPickler(codec.TensorPickler):
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, torch.Tensor) and obj.is_cpu and obj.layout is torch.strided and obj.is_shared():
+        if isinstance(obj, torch.Tensor) and _is_shared(obj):
             raise _OnlyWithStart
         return super().reducer_override(obj)
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided and tensor.is_shared()  # type: ignore[no-untyped-call]
 
 
 def store(program: Program, arena: Arena) -> bool:

@@ -121,7 +121,8 @@ class BatchWriter:
         # Copied: a collate function may keep a sample, and the slot will hold another batch one day.
         if table[row, Column.KIND] == Kind.PICKLED:
             return codec.read(memory, int(table[row, Column.OFFSET]), keep=codec.copy_all)
-        return self._columns_of(slot, word, rows).read(row, texts_of_row(table, row, memory))
+        texts = texts_of_row(table, row, memory) if self._book.layout(word).texts else []
+        return self._columns_of(slot, word, rows).read(row, texts)
 
     def collate(self, batch: int, samples: Sequence[Any], positions: Sequence[int] = ()) -> None:
         """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
