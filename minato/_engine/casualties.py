@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .._errors import CapturedError, WorkerDied
-from .._plan import LoaderPlan, Order
+from .._plan import LoaderPlan
 from .._queues import messages
 from .._queues.arena import Stretch
-from .._queues.board import Board
 from .._queues.control import Phase
+from .._queues.posting import PostingBoard
 from .._queues.recovery import recover
 from .._records import Hand
 from .._workers.pool import WorkerPool
@@ -23,7 +23,7 @@ from .totals import Totals
 class Casualties:
     """Treats deaths on behalf of one engine."""
 
-    def __init__(self, board: Board, pool: WorkerPool, plan: LoaderPlan, totals: Totals) -> None:
+    def __init__(self, board: PostingBoard, pool: WorkerPool, plan: LoaderPlan, totals: Totals) -> None:
         self._board = board
         self._pool = pool
         self._plan = plan
@@ -36,7 +36,7 @@ class Casualties:
         """A new epoch begins."""
         self._suspects.clear()
 
-    def treat(self, dead: Sequence[int], feed: Feed, out: Sequence[int]) -> None:
+    def treat(self, dead: Sequence[int], feed: Feed, ahead: Feed | None) -> None:
         """Recover from the deaths of workers. Raises a worker's own error if its start failed, WorkerDied if its work
         cannot be done by another."""
         for worker in dead:
@@ -44,7 +44,8 @@ class Casualties:
             hand = self._board.hand(worker)
             pid, code = self._pool.bury(worker)
             how = f"DataLoader worker (pid {pid}) {_manner(code)}"
-            self._recover(feed, out)
+            epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
+            recover(self._board, self._pool.alive, epochs)
             if phase is Phase.FAILED:
                 captured: CapturedError = messages.get(self._board.arena, Stretch.WORKER, worker)
                 raise captured.rebuild()
@@ -58,11 +59,6 @@ class Casualties:
             self._pool.restart(worker)
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
             warnings.warn(f"{how}{_doing(hand)}; its samples go to other workers", RuntimeWarning, stacklevel=5)
-
-    def _recover(self, feed: Feed, out: Sequence[int]) -> None:
-        late = self._plan.worker.order is Order.SAMPLES_OVERTAKE
-        homes = feed.ledger.open_batches
-        recover(self._board, self._pool.alive, homes, out, feed.ledger if late else None)
 
     def _check_limits(self, how: str, hand: Hand) -> None:
         if hand.count == 1:

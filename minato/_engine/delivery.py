@@ -8,11 +8,12 @@ from typing import Any
 from .._errors import CapturedError
 from .._queues import codec, layout
 from .._queues.arena import Stretch
-from .._queues.board import NO_LAYOUT, Board
+from .._queues.board import NO_LAYOUT
 from .._queues.control import Batch, Flag
 from .._queues.layout_book import LayoutBook
 from .._queues.leases import Slots
 from .._queues.mapping import Bytes
+from .._queues.posting import PostingBoard
 from .._queues.rows import Column, Kind, Words
 from .._queues.texts import texts_of_batch
 from .totals import Totals
@@ -21,7 +22,7 @@ from .totals import Totals
 class Delivery:
     """Builds batches in the main process."""
 
-    def __init__(self, board: Board, slots: Slots, totals: Totals) -> None:
+    def __init__(self, board: PostingBoard, slots: Slots, totals: Totals) -> None:
         self._board = board
         self._slots = slots
         self._book = LayoutBook(board.control, board.arena)

@@ -11,14 +11,16 @@ from typing import Any
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order
 from .._queues.arena import Arena
-from .._queues.board import Board
 from .._queues.control import ControlBlock, State
 from .._queues.leases import Slots
+from .._queues.posting import PostingBoard
 from .._records import LoaderStats
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
 from .._workers.program import Program
+from .._workers.sync import DatasetWatch
+from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Feed, StreamFeed, make_feed
@@ -41,7 +43,7 @@ class Engine:
         self._broken: WorkerDied | None = None
         self.arena = Arena.create()
         records = plan.window + plan.max_deferral + 1
-        self._board = Board(ControlBlock.create(records, plan.worker.num_workers), self.arena)
+        self._board = PostingBoard(ControlBlock.create(records, plan.worker.num_workers), self.arena)
         self._slots = Slots(self.arena, MOST_LENT)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -49,65 +51,115 @@ class Engine:
         self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         self._casualties = Casualties(self._board, self._pool, plan, totals)
         self._feed: Feed | None = None
+        self._ahead: Feed | None = None
+        """The epoch after the current one, already under way."""
+        self._forecast: Forecast | None = None
+        self._watch = DatasetWatch(program.dataset) if plan.persistent else None
         self._epoch = -1
-        self._out: list[int] = []
-        """Batches posted for the current epoch and not delivered, oldest first."""
         self._void: list[int] = []
         """Batches of abandoned epochs whose slots some worker may still write to."""
         keep_until_exit(self)
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
-    def start(self, sampler: Iterable[Any]) -> None:
-        """Post the first epoch's first batches and start the workers."""
+    def start(self, sampler: Iterable[Any], forecast: Forecast | None) -> None:
+        """Post the first epoch's first batches and start the workers. `forecast`: of the epochs to come, if the workers
+        are to live on."""
+        self._forecast = forecast
         try:
-            self.start_epoch(sampler)
+            self._begin(sampler)
             self._pool.start(self.arena)
         except BaseException:
             self.close()
             raise
 
     def start_epoch(self, sampler: Iterable[Any]) -> None:
-        """Begin an epoch; what was left of the one before is abandoned."""
+        """Begin another epoch with the same workers; what was left of the one before is abandoned."""
         self._check_open()
-        self._abandon_epoch()
-        self._epoch += 1
-        self._feed = make_feed(self._epoch, mix(self._base_seed, self._epoch), self._plan.worker, sampler)
+        unchanged = self._send_dataset_changes()
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not self._may_adopt(sampler, unchanged):
+            self._abandon(self._current, ahead)
+            self._begin(sampler)
+            return
+        self._feed, self._epoch = ahead, ahead.epoch
+        self._totals.epochs_started_ahead += 1
         self._top_up()
 
-    def _abandon_epoch(self) -> None:
-        self._void += self._out
-        self._out = []
+    def _may_adopt(self, sampler: Iterable[Any], unchanged: bool) -> bool:
+        """Whether the epoch that is under way ahead is the one that begins now."""
+        assert self._forecast is not None
+        if unchanged and not self._current.out:
+            return self._forecast.came_true(sampler)
+        self._forecast.give_up()
+        return False
+
+    def _begin(self, sampler: Iterable[Any]) -> None:
+        self._epoch += 1
+        self._feed = self._make_feed(self._epoch, sampler)
+        self._top_up()
+
+    def _make_feed(self, epoch: int, sampler: Iterable[Any]) -> Feed:
+        return make_feed(epoch, mix(self._base_seed, epoch), self._plan.worker, sampler)
+
+    @property
+    def _current(self) -> Feed:
+        assert self._feed is not None
+        return self._feed
+
+    def _send_dataset_changes(self) -> bool:
+        """Tell persistent workers what changed on the dataset; True if nothing did."""
+        changes = None if self._watch is None else self._watch.changes()
+        if changes is not None:
+            self._board.send_update(changes)
+        return changes is None
+
+    def _abandon(self, *feeds: Feed | None) -> None:
+        """Nobody waits for these epochs any more."""
+        for feed in feeds:
+            if feed is not None:
+                self._void += feed.out
+                self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
 
     def _top_up(self) -> None:
-        """Post batches until the window is full or the epoch has no more."""
-        feed = self._feed
-        assert feed is not None
+        """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
         self._reclaim_void()
-        posted = 0
-        while not feed.exhausted and len(self._out) < self._window.size and self._has_room(feed):
-            slot = self._slots.take()
-            try:
-                number = feed.post(self._board, slot)
-            except BaseException:
-                self._slots.put_back(slot)
-                raise
-            if number is None:
-                self._slots.put_back(slot)
-                break
-            self._out.append(number)
-            posted += 1
+        posted = self._post_from(self._current)
+        if self._current.exhausted and self._forecast is not None:
+            if self._ahead is None:
+                foreseen = self._forecast.make()
+                if foreseen is not None:
+                    self._ahead = self._make_feed(self._epoch + 1, foreseen)
+            if self._ahead is not None:
+                posted += self._post_from(self._ahead)
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
 
-    def _has_room(self, feed: Feed) -> bool:
+    def _post_from(self, feed: Feed) -> int:
+        posted = 0
+        while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
+            slot = self._slots.take()
+            try:
+                done = feed.post(self._board, slot)
+            except BaseException:
+                self._slots.put_back(slot)
+                raise
+            if not done:
+                self._slots.put_back(slot)
+            posted += done
+        return posted
+
+    @property
+    def _in_flight(self) -> int:
+        return len(self._current.out) + (0 if self._ahead is None else len(self._ahead.out))
+
+    def _has_room(self) -> bool:
         """Whether the next batch's record is free: a straggler may keep the record of its own batch in use."""
-        next_number = self._board.next_number
-        straggler = feed.ledger.oldest
-        oldest = min(*self._out[:1], *self._void[:1], next_number if straggler is None else straggler, next_number)
-        return next_number - oldest < self._board.control.batches
+        feeds = (self._current,) if self._ahead is None else (self._current, self._ahead)
+        oldest = [n for n in (*(feed.oldest for feed in feeds), *self._void[:1]) if n is not None]
+        return not oldest or self._board.next_number - min(oldest) < self._board.control.batches
 
     def _reclaim_void(self) -> None:
         if self._void:
@@ -124,7 +176,7 @@ class Engine:
         batch = self._await_batch()
         if batch is None:
             raise StopIteration
-        self._out.remove(batch)
+        self._current.out.remove(batch)
         try:
             return self._deliver(batch)
         finally:
@@ -141,7 +193,7 @@ class Engine:
                     self._totals.waits += 1
                     self._totals.wait_seconds += time.monotonic() - waiting_since
                 return batch
-            if not self._out:
+            if not self._current.out:
                 return None
             waiting_since = waiting_since or time.monotonic()
             self._wait(deadline)
@@ -150,10 +202,8 @@ class Engine:
         dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
         self._pool.check_started()
         if dead:
-            feed = self._feed
-            assert feed is not None
             try:
-                self._casualties.treat(dead, feed, self._out)
+                self._casualties.treat(dead, self._current, self._ahead)
             except WorkerDied as error:
                 self._broken = error
                 raise
@@ -162,16 +212,15 @@ class Engine:
 
     def _pick(self) -> int | None:
         """The batch to deliver now, if it is ready. Batches of ended streams are dropped on the way."""
-        feed = self._feed
-        assert feed is not None
-        while self._out:
+        feed = self._current
+        while feed.out:
             if self._plan.worker.order is Order.IN_ORDER:
-                batch = self._board.first_ready(self._out[:1])
+                batch = self._board.first_ready(feed.out[:1])
             else:
-                batch = self._board.first_ready([b for b in self._out if not feed.comes_last(b)] or self._out)
+                batch = self._board.first_ready([b for b in feed.out if not feed.comes_last(b)] or feed.out)
             if batch is None or self._board.state(batch) is not State.ENDED:
                 return batch
-            self._out.remove(batch)
+            feed.out.remove(batch)
             feed.ledger.deliver_batch(batch)
             feed.ended(batch)
             self._slots.put_back(self._board.slot(batch))
@@ -179,8 +228,7 @@ class Engine:
         return None
 
     def _deliver(self, batch: int) -> Any:
-        feed = self._feed
-        assert feed is not None
+        feed = self._current
         if self._plan.worker.order is Order.SAMPLES_OVERTAKE:
             feed.ledger.deliver(self._delivery.owners(batch))
         else:
@@ -204,8 +252,8 @@ class Engine:
             return LoaderStats()
         return LoaderStats(
             workers=len(self._pool.alive),
-            batches_in_flight=len(self._out),
-            batches_ready=self._board.count_ready(self._out),
+            batches_in_flight=self._in_flight,
+            batches_ready=self._board.count_ready(self._current.out),
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .._plan import Collate, Order, Source, WorkerPlan
-from .._queues.board import Board
 from .._queues.control import Flag
 from .._queues.ledger import Ledger
+from .._queues.posting import PostingBoard
+from .._queues.recovery import OpenEpoch
 
 _SIGNED = (1 << 63) - 1  # seeds lie in signed 64-bit words
 
@@ -21,12 +22,15 @@ class Feed:
         self.epoch = epoch
         self.ledger = Ledger()
         self.exhausted = False
+        self.out: list[int] = []
+        """Batches posted and not delivered, oldest first."""
         self._seed = seed & _SIGNED
         self._started = False
+        self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._flags = Flag(0) if plan.collate is Collate.ROWS else Flag.COLLATE
 
-    def post(self, board: Board, slot: int) -> int | None:
-        """Post one batch into `slot`; returns its number, or None if there is nothing to post now."""
+    def post(self, board: PostingBoard, slot: int) -> bool:
+        """Post one batch into `slot`. False: there is nothing left to post."""
         raise NotImplementedError
 
     def ended(self, batch: int) -> None:
@@ -36,7 +40,16 @@ class Feed:
         """Whether a batch has to wait until all others are delivered, even if batches may overtake."""
         raise NotImplementedError
 
-    def _post(self, board: Board, slot: int, keys: Sequence[Any], rows: int, worker: int = -1) -> int:
+    @property
+    def oldest(self) -> int | None:
+        """The oldest batch that is not delivered, or has a straggler among its tickets."""
+        return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
+
+    def open_epoch(self) -> OpenEpoch:
+        """What is not delivered, for recovery."""
+        return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
+
+    def _post(self, board: PostingBoard, slot: int, keys: Sequence[Any], rows: int, worker: int = -1) -> int:
         number = board.publish(
             epoch=self.epoch,
             seed=self._seed,
@@ -49,6 +62,7 @@ class Feed:
             worker=worker,
         )
         self._started = True
+        self.out.append(number)
         return number
 
 
@@ -59,23 +73,22 @@ class TicketFeed(Feed):
         super().__init__(epoch, seed, plan)
         self._sampler = sampler
         self._single = plan.collate is Collate.NONE
-        self._keeps_members = plan.order is not Order.SAMPLES_OVERTAKE
         self._full = 0
         self._short: int | None = None
 
-    def post(self, board: Board, slot: int) -> int | None:
+    def post(self, board: PostingBoard, slot: int) -> bool:
         try:
             keys = next(self._sampler)
         except StopIteration:
             self.exhausted = True
-            return None
+            return False
         keys = [keys] if self._single else list(keys)
         number = self._post(board, slot, keys, len(keys))
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
-        if len(keys) < self._full and not self._keeps_members:
+        if len(keys) < self._full and self._late_rows:
             self._short = number
-        return number
+        return True
 
     def comes_last(self, batch: int) -> bool:
         return batch == self._short  # every batch is full but the last
@@ -93,15 +106,15 @@ class StreamFeed(Feed):
         self._turns: dict[int, int] = {}
         """Outstanding batches and their workers."""
 
-    def post(self, board: Board, slot: int) -> int | None:
+    def post(self, board: PostingBoard, slot: int) -> bool:
         if not self._active:
             self.exhausted = True
-            return None
+            return False
         worker = self._whose_turn()
         number = self._post(board, slot, [0], self._rows, worker)
         self.ledger.issue(number, 1)
         self._turns[number] = worker
-        return number
+        return True
 
     def _whose_turn(self) -> int:
         if not self._fair:  # the stream with the fewest batches outstanding: it is the fastest

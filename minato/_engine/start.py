@@ -15,6 +15,7 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from .._plan import LoaderPlan, Source
 from .._workers.program import Program, check_picklable
+from .ahead import Forecast
 from .budget import default_memory_budget
 from .engine import Engine
 from .inline import InlineMap, InlineStream
@@ -56,12 +57,13 @@ def start_engine(
     totals: Totals,
 ) -> Engine:
     """An engine with its first epoch under way."""
+    forecast = Forecast(sampler) if plan.persistent else None
     sampler = _Begun(sampler)
     base_seed = draw_seed(generator)
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     engine = Engine(plan, _program(plan, dataset), context, base_seed, totals)
-    engine.start(sampler)
+    engine.start(sampler, forecast)
     return engine
 
 

@@ -45,7 +45,6 @@ class Header(enum.IntEnum):
     """Sample layouts registered so far."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
-    UPDATE_BYTES = 12
 
 
 class Batch(enum.IntEnum):

@@ -8,6 +8,7 @@ were claimed and are neither done nor in the hands of a living worker are spare.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +22,20 @@ from .rows import Column
 Mask = npt.NDArray[np.bool_]
 
 
-def recover(
-    board: Board, alive: Iterable[int], homes: Sequence[int], slots: Sequence[int], ledger: Ledger | None
-) -> None:
-    """Post again what no living worker has in hand.
+@dataclass(frozen=True, slots=True)
+class OpenEpoch:
+    """What is not delivered of an epoch."""
 
-    Args:
-        alive: workers that are running.
-        homes: batches with tickets that are not delivered yet, oldest first.
-        slots: batches whose rows are not delivered yet.
-        ledger: tells which positions were delivered, when samples may overtake. None: a ticket's place is its row.
-    """
+    homes: Sequence[int]
+    """Batches with tickets that are not delivered yet, oldest first."""
+    slots: Sequence[int]
+    """Batches whose rows are not delivered yet."""
+    ledger: Ledger | None
+    """Tells which positions were delivered, when samples may overtake. None: a ticket's place is its row."""
+
+
+def recover(board: Board, alive: Iterable[int], epochs: Iterable[OpenEpoch]) -> None:
+    """Post again what no living worker has in hand, of all epochs that are under way."""
     control, words = board.control, board.control.words
     with control.lock:
         for worker in set(range(control.workers)) - set(alive):
@@ -39,25 +43,31 @@ def recover(
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
         hands = _Hands(control)
-        owners = {batch: _owners(board, batch) for batch in slots}
-        placed = {int(p) - 1 for column in owners.values() for p in column[column > 0]} if ledger else set()
-        for batch in homes:
-            at = control.batch(batch)
-            if words[at + Batch.WORKER] >= 0:
-                continue  # a stream cannot be replayed: the engine reports the death
-            pulled, position = words[at + Batch.PULLED], words[at + Batch.POSITION]
-            if ledger is None:
-                finished = owners[batch][:pulled] > 0
-            else:
-                finished = ledger.is_delivered(position, pulled)
-                finished |= np.isin(np.arange(position, position + pulled), list(placed))
-            for first, count in _runs(~finished & hands.untaken(batch, pulled)):
-                board.post_orphan(batch, first, count)
-        for batch in slots:
-            if ledger is not None:
-                claimed = words[control.batch(batch) + Batch.CLAIMED]
-                _post_spares(control, batch, (owners[batch][:claimed] == 0) & hands.unclaimed(batch, claimed))
-            _post_collation(board, batch, hands)
+        for epoch in epochs:
+            _recover_epoch(board, epoch, hands)
+
+
+def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
+    control, words, ledger = board.control, board.control.words, epoch.ledger
+    owners = {batch: _owners(board, batch) for batch in epoch.slots}
+    placed = [int(p) - 1 for column in owners.values() for p in column[column > 0]] if ledger else []
+    for batch in epoch.homes:
+        at = control.batch(batch)
+        if words[at + Batch.WORKER] >= 0:
+            continue  # a stream cannot be replayed: the engine reports the death
+        pulled, position = words[at + Batch.PULLED], words[at + Batch.POSITION]
+        if ledger is None:
+            finished = owners[batch][:pulled] > 0
+        else:
+            finished = ledger.is_delivered(position, pulled)
+            finished = finished | np.isin(np.arange(position, position + pulled), placed)
+        for first, count in _runs(~finished & hands.untaken(batch, pulled)):
+            board.post_orphan(batch, first, count)
+    for batch in epoch.slots:
+        if ledger is not None:
+            claimed = words[control.batch(batch) + Batch.CLAIMED]
+            _post_spares(control, batch, (owners[batch][:claimed] == 0) & hands.unclaimed(batch, claimed))
+        _post_collation(board, batch, hands)
 
 
 class _Hands:

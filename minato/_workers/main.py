@@ -17,10 +17,10 @@ from .._errors import CapturedError
 from .._plan import Source, WorkerPlan
 from .._queues import codec, messages
 from .._queues.arena import Arena, Stretch
-from .._queues.board import Board
 from .._queues.control import ControlBlock, Header, Phase
 from .._queues.layout import stack_in_private_memory
 from .._queues.layout_book import LayoutBook
+from .._queues.taking import TakingBoard
 from . import program as programs
 from .guard import die_with_parent, reset_signals
 from .map_loop import MapLoop
@@ -76,7 +76,9 @@ class WorkerContext:
         self.control = ControlBlock(spec.control.fd, spec.batches, spec.plan.num_workers)
         self.control.map()
         self.arena = Arena(spec.arena.fd, is_worker=True)
-        self.board = Board(self.control, self.arena, announce=lambda: os.eventfd_write(spec.ready.fd, 1))
+        self.board = TakingBoard(
+            self.control, self.arena, spec.worker, announce=lambda: os.eventfd_write(spec.ready.fd, 1)
+        )
         self.dataset: Any = None
         self._wake = spec.wake.fd
         self._poll = select.poll()
@@ -116,11 +118,11 @@ def worker_main(spec: WorkerSpec) -> None:
     die_with_parent(spec.parent.fd)
     reset_signals()
     context = WorkerContext(spec)
-    context.board.enter(spec.worker, Phase.STARTING)
+    context.board.enter(Phase.STARTING)
     stage = "starting"
     try:
         loop = _prepare(spec, context)
-        context.board.enter(spec.worker, Phase.IDLE)
+        context.board.enter(Phase.IDLE)
         stage = "in minato's own code"
         loop.run()
     except Exception as error:
@@ -151,5 +153,5 @@ def _report(spec: WorkerSpec, context: WorkerContext, error: Exception, stage: s
     """Leave word of what ended this worker; errors of samples and batches do not come here."""
     captured = CapturedError.capture(error, f"in DataLoader worker process {spec.worker}, {stage}")
     messages.put(context.arena, Stretch.WORKER, spec.worker, codec.pack(captured))
-    context.board.enter(spec.worker, Phase.FAILED)
+    context.board.enter(Phase.FAILED)
     os.eventfd_write(spec.ready.fd, 1)

@@ -42,7 +42,7 @@ class MapLoop:
         """Work until the pool stops."""
         context, board = self._context, self._board
         while not context.stopped:
-            taken = board.pull(self._worker, self._sizer.size(), self._whole_from)
+            taken = board.pull(self._sizer.size(), self._whole_from)
             if taken is None:
                 context.sleep()
             elif isinstance(taken, CollateTask):
@@ -72,11 +72,11 @@ class MapLoop:
         done = 0
         while done < len(samples):
             if self._late_rows:
-                place = self._board.claim(self._worker, run.epoch, len(samples) - done)
+                place = self._board.claim(run.epoch, len(samples) - done)
             else:
                 place = Place(run.batch, run.first, len(samples))
             if place is None:  # nobody waits for this epoch any more
-                self._board.drop(self._worker)
+                self._board.drop()
                 return
             first, done = done, done + place.count
             self._fill(place, samples[first:done], range(run.position + first, run.position + done))
@@ -91,7 +91,7 @@ class MapLoop:
                 self._writer.fail(place.batch, error, positions)
             return
         self._writer.write(place, samples)
-        if self._board.commit(self._worker, place, positions):
+        if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
 
     def _where(self, key: object) -> str:

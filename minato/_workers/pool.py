@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from .._errors import WorkerDied
 from .._plan import WorkerPlan
 from .._queues.arena import Arena
-from .._queues.board import Board
 from .._queues.control import Header
+from .._queues.posting import PostingBoard
 from . import program as programs
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
@@ -34,7 +34,7 @@ class WorkerPool:
     """The worker processes of one engine. Methods are called by the consuming thread, except `_start_all`."""
 
     def __init__(
-        self, board: Board, plan: WorkerPlan, program: Program, context: BaseContext, base_seed: int
+        self, board: PostingBoard, plan: WorkerPlan, program: Program, context: BaseContext, base_seed: int
     ) -> None:
         self._board = board
         self._plan = plan

@@ -34,7 +34,7 @@ class StreamLoop:
         """Work until the pool stops."""
         context = self._context
         while not context.stopped:
-            run = self._board.pull_stream(self._worker)
+            run = self._board.pull_stream()
             if run is None:
                 context.sleep()
             else:
@@ -53,7 +53,7 @@ class StreamLoop:
             self._writer.fail(batch, CapturedError.capture(error, where), range(1))
             return
         if not samples:
-            self._board.end_stream(self._worker, batch)
+            self._board.end_stream(batch)
         elif self._by_function:
             self._writer.collate(batch, samples, range(len(samples)))
         else:
@@ -64,5 +64,5 @@ class StreamLoop:
             self._board.shorten(batch, len(samples))
         place = Place(batch, 0, len(samples))
         self._writer.write(place, samples)
-        if self._board.commit(self._worker, place, range(len(samples))):
+        if self._board.commit(place, range(len(samples))):
             self._writer.collate_rows(batch)

@@ -14,12 +14,13 @@ from .._errors import CapturedError
 from .._plan import Collate
 from .._queues import codec
 from .._queues.arena import Stretch
-from .._queues.board import NO_LAYOUT, Board
+from .._queues.board import NO_LAYOUT
 from .._queues.control import Batch, Flag
 from .._queues.layout import Columns
 from .._queues.layout_book import LayoutBook
 from .._queues.mapping import Bytes
 from .._queues.rows import Column, Kind, Words, table_bytes
+from .._queues.taking import TakingBoard
 from .._queues.texts import texts_of_row
 from .._records import Place
 from .generators import mix
@@ -32,7 +33,7 @@ class BatchWriter:
     def __init__(
         self,
         worker: int,
-        board: Board,
+        board: TakingBoard,
         book: LayoutBook,
         collate: Collate,
         function: Callable[[Any], Any],
@@ -134,12 +135,12 @@ class BatchWriter:
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, collating"
             offset, flags = self._store(batch, slot, CapturedError.capture(error, where)), flags | Flag.ERROR
-        self._board.finish(self._worker, batch, offset, flags, positions)
+        self._board.finish(batch, offset, flags, positions)
 
     def fail(self, batch: int, error: CapturedError, positions: Sequence[int]) -> None:
         """Hand in an error as the result of a batch."""
         offset = self._store(batch, self._board.field(batch, Batch.SLOT), error)
-        self._board.finish(self._worker, batch, offset, Flag.RESULT | Flag.ERROR, positions)
+        self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
 
     def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
         if not self._own:

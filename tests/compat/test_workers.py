@@ -67,8 +67,8 @@ def test_workers_of_the_next_epoch_have_another_seed(loader_class):
 
 
 def test_without_workers_there_is_no_worker_info_and_no_worker_init_fn(loader_class, roll_call):
-    loader = loader_class(Witness(2), batch_size=2, worker_init_fn=roll_call)
-    assert next(iter(loader))["worker"].tolist() == [-1, -1]
+    loader = loader_class(Witness(2), batch_size=2, worker_init_fn=roll_call, collate_fn=as_is)
+    assert [sample["worker"] for sample in next(iter(loader))] == [-1, -1]
     assert roll_call.signed() == []
     assert get_worker_info() is None
 

@@ -1,0 +1,86 @@
+"""The next epoch, before the user asks for it: no bubble between epochs with persistent workers.
+
+When the sampler of an epoch is exhausted, workers would idle until the user's loop comes round. With torch's own
+samplers the next epoch's order can be known early: it depends on nothing but the state of a random generator and the
+length of the dataset. So it is drawn ahead of time, the generator is put back, and when the next epoch really begins
+it is used only if nothing it depended on has changed: generator, length, the dataset's attributes. Otherwise what was
+begun is dropped, and this loader does not try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+
+# Their order depends on a generator and a length only. Not DistributedSampler: set_epoch changes it between epochs.
+_FORESEEABLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class Forecast:
+    """Foresees the order of the next epoch of one sampler."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self._batch_sampler = batch_sampler
+        own = type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _FORESEEABLE
+        self._given_up = not own
+        self._made: _Made | None = None
+
+    def make(self) -> Iterator[Any] | None:
+        """The next epoch's batches, drawn without leaving a trace on the generator; None if they cannot be foreseen."""
+        if self._given_up:
+            return None
+        generator = self._generator()
+        before = generator.get_state()
+        batches = iter(self._batch_sampler)
+        first = list(_up_to_one(batches))  # torch's samplers draw what they need with their first element
+        after = generator.get_state()
+        generator.set_state(before)
+        self._made = _Made(_bytes(before), after, len(self._batch_sampler))
+        return chain(first, batches)
+
+    def came_true(self, batch_sampler: Any) -> bool:
+        """Whether the epoch that begins now with `batch_sampler` is the one foreseen; then the generator moves on."""
+        made, self._made = self._made, None
+        if made is None:
+            return False
+        generator = self._generator()
+        untouched = not made.draws or _bytes(generator.get_state()) == made.before
+        if batch_sampler is self._batch_sampler and untouched and len(batch_sampler) == made.length:
+            if made.draws:
+                generator.set_state(made.after)
+            return True
+        self.give_up()
+        return False
+
+    def give_up(self) -> None:
+        """Foresee nothing from now on: work that is thrown away is worse than a bubble."""
+        self._made = None
+        self._given_up = True
+
+    def _generator(self) -> torch.Generator:
+        given: torch.Generator | None = getattr(self._batch_sampler.sampler, "generator", None)
+        return torch.default_generator if given is None else given
+
+
+class _Made:
+    """A forecast: the generator's state before and after it, and the length it is for."""
+
+    def __init__(self, before: bytes, after: torch.Tensor, length: int) -> None:
+        self.before = before
+        self.after = after
+        self.draws = _bytes(after) != before
+        self.length = length
+
+
+def _up_to_one(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch
+        return
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return state.cpu().numpy().tobytes()

@@ -1,0 +1,154 @@
+"""The main process's side of the board."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._records import Hand
+from . import codec, messages
+from .arena import Stretch
+from .board import NO_LAYOUT, Board
+from .control import Batch, Flag, Header, Phase, State, Worker
+from .keys import read_keys, unpickled, write_keys
+from .rows import table_bytes
+
+
+class PostingBoard(Board):
+    """Publishes batches and sees what became of them. Used by the consuming thread."""
+
+    def publish(
+        self,
+        *,
+        epoch: int,
+        seed: int,
+        position: int,
+        keys: Sequence[object],
+        rows: int,
+        slot: int,
+        flags: Flag,
+        first: bool,
+        worker: int = -1,
+    ) -> int:
+        """Post a batch: its tickets, and a slot for its rows. `first`: it opens its epoch. `worker`: only that worker's
+        stream may fill it. Returns the batch's number."""
+        words = self._words
+        number = words[Header.PUBLISHED]
+        at = self.control.batch(number)
+        by_function = Flag.COLLATE in flags
+        keys_bytes = write_keys(self.arena, number % self.control.batches, keys)
+        self.row_table(slot, rows)[:] = 0
+        for field, value in (
+            (Batch.NUMBER, number),
+            (Batch.EPOCH, epoch),
+            (Batch.SEED, seed),
+            (Batch.TICKETS, len(keys)),
+            (Batch.PULLED, 0),
+            (Batch.POSITION, position),
+            (Batch.KEYS_BYTES, keys_bytes),
+            (Batch.ROWS, rows),
+            (Batch.SLOT, slot),
+            (Batch.CLAIMED, 0),
+            (Batch.LAYOUT, NO_LAYOUT if by_function else 0),
+            (Batch.HEAP_TOP, table_bytes(rows)),
+            (Batch.STATE, State.OPEN),
+            (Batch.FLAGS, flags),
+            (Batch.RESULT, 0),
+            (Batch.WORKER, worker),
+            (Batch.FILLED, rows),
+        ):
+            words[at + field] = value
+        with self._lock:
+            if first:
+                words[Header.CLAIM_EVEN + (epoch & 1)] = number
+            words[Header.PUBLISHED] = number + 1
+            if not keys:
+                self.post_orphan(number, 0, 0)
+        return number
+
+    def wake_sleepers(self, most: int) -> list[int]:
+        """Workers to be woken, at most `most`; they count as awake from now on."""
+        woken: list[int] = []
+        with self._lock:
+            for worker in range(self.control.workers):
+                at = self.control.worker(worker) + Worker.PHASE
+                if len(woken) < most and self._words[at] == Phase.ASLEEP:
+                    self._words[at] = Phase.IDLE
+                    woken.append(worker)
+        return woken
+
+    def state(self, batch: int) -> State:
+        """The state of a batch; a batch seen as READY has all its memory visible to this process."""
+        with self._lock:
+            return State(self._words[self.control.batch(batch) + Batch.STATE])
+
+    def first_ready(self, batches: Sequence[int]) -> int | None:
+        """The first of `batches` that is complete."""
+        words, done = self._words, (State.READY, State.ENDED)
+        with self._lock:
+            for batch in batches:
+                if words[self.control.batch(batch) + Batch.STATE] in done:
+                    return batch
+        return None
+
+    def count_ready(self, batches: Sequence[int]) -> int:
+        """How many of `batches` are complete."""
+        with self._lock:
+            return sum(self._words[self.control.batch(b) + Batch.STATE] == State.READY for b in batches)
+
+    @property
+    def next_number(self) -> int:
+        """The number the next published batch will have."""
+        return self._words[Header.PUBLISHED]
+
+    def slot(self, batch: int) -> int:
+        """The slot of a batch."""
+        return self.field(batch, Batch.SLOT)
+
+    def filled(self, batch: int) -> int:
+        """Samples in a ready batch."""
+        return self.field(batch, Batch.FILLED)
+
+    def nbytes(self, batch: int) -> int:
+        """Bytes of its slot that a ready batch takes."""
+        return self.field(batch, Batch.HEAP_TOP)
+
+    def phase(self, worker: int) -> Phase:
+        """What a worker said it was doing."""
+        return Phase(self._words[self.control.worker(worker) + Worker.PHASE])
+
+    def hand(self, worker: int) -> Hand:
+        """The tickets a worker had in hand, for messages: after a kill it may be a little off."""
+        with self._lock:
+            me = self.control.worker(worker)
+            batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
+            record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
+            keys = read_keys(self.arena, record, nbytes, first, count) if count else []
+        return Hand(batch, first, count, unpickled(keys))
+    def abandon_epochs_before(self, epoch: int) -> None:
+        """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""
+        with self._lock:
+            words = self._words
+            words[Header.LIVE_EPOCH] = epoch
+            words[Header.PULL] = words[Header.PUBLISHED]
+            words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
+            words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+
+    def held(self) -> set[int]:
+        """Batches that some worker is still reading from or writing to."""
+        held: set[int] = set()
+        with self._lock:
+            for me in map(self.control.worker, range(self.control.workers)):
+                if self._words[me + Worker.COUNT]:
+                    held.add(self._words[me + Worker.BATCH])
+                if self._words[me + Worker.CLAIM_COUNT]:
+                    held.add(self._words[me + Worker.CLAIM_BATCH])
+                if self._words[me + Worker.COLLATE]:
+                    held.add(self._words[me + Worker.COLLATE] - 1)
+        return held
+
+    def send_update(self, patch: object) -> None:
+        """Publish attribute changes of the dataset; workers apply them before their next sample."""
+        packed = codec.pack(patch)
+        with self._lock:
+            messages.put(self.arena, Stretch.UPDATE, 0, packed)
+            self._words[Header.UPDATE] += 1

@@ -1,0 +1,243 @@
+"""The workers' side of the board."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .._records import CollateTask, Place, Run
+from .arena import Arena
+from .board import Board, complete
+from .control import Batch, ControlBlock, Flag, Header, Phase, State, Worker
+from .keys import read_keys, unpickled
+from .rows import Column, align
+
+
+class TakingBoard(Board):
+    """Takes work and hands it in, for one worker."""
+
+    def __init__(
+        self, control: ControlBlock, arena: Arena, worker: int = 0, announce: Callable[[], object] = lambda: None
+    ) -> None:
+        """`announce` is called, outside the lock, whenever this worker has made a batch ready."""
+        super().__init__(control, arena)
+        self._announce = announce
+        self._me = control.worker(worker)
+        self._worker = worker
+
+    def pull(self, want: int, whole_from: int = 0) -> Run | CollateTask | None:
+        """Take up to `want` tickets of the batch wanted next, orphans first. None: there is nothing, and the worker
+        counts as asleep. With `whole_from`, a wish for at least one ticket in `whole_from` takes the whole batch."""
+        with self._lock:
+            taken = self._pull_orphan() or self._pull_open(want, whole_from)
+            if taken is None:
+                self._words[self._me + Worker.PHASE] = Phase.ASLEEP
+        return replace(taken, keys=unpickled(taken.keys)) if isinstance(taken, Run) else taken
+
+    def pull_stream(self) -> Run | None:
+        """Take the next batch meant for this worker's stream. None: there is none, and the worker counts as asleep."""
+        words = self._words
+        with self._lock:
+            for number in range(words[Header.PULL], words[Header.PUBLISHED]):
+                at = self.control.batch(number)
+                if words[at + Batch.WORKER] == self._worker and words[at + Batch.PULLED] == 0:
+                    words[at + Batch.PULLED] = words[at + Batch.TICKETS]
+                    self._skip_taken()
+                    return self._take(number, 0, words[at + Batch.TICKETS])
+            words[self._me + Worker.PHASE] = Phase.ASLEEP
+            return None
+
+    def claim(self, epoch: int, count: int) -> Place | None:
+        """Rows of one batch for up to `count` finished samples of `epoch`, spare rows first. None: nobody waits for
+        that epoch any more."""
+        words = self._words
+        with self._lock:
+            if epoch < words[Header.LIVE_EPOCH]:
+                return None
+            place = self._claim_spare(epoch, count) or self._claim_open(epoch, count)
+            words[self._me + Worker.CLAIM_BATCH] = place.batch
+            words[self._me + Worker.CLAIM_ROW] = place.row
+            words[self._me + Worker.CLAIM_COUNT] = place.count
+        return place
+
+    def commit(self, place: Place, positions: Sequence[int]) -> bool:
+        """Declare the rows of `place` done: they hold the samples at `positions`, the next of the worker's tickets.
+        True: that completed the batch, and this worker has to collate it now."""
+        words, at = self._words, self.control.batch(place.batch)
+        completed = to_collate = False
+        with self._lock:
+            rows_table = self.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
+            owners = rows_table[:, Column.OWNER]
+            # The column is strided, so numpy stores word by word and a kill cannot leave half an owner behind.
+            owners[place.row : place.row + place.count] = [p + 1 for p in positions]
+            if np.count_nonzero(owners) == words[at + Batch.FILLED]:
+                completed = True
+                to_collate = complete(words, at, rows_table)
+                words[self._me + Worker.COLLATE] = place.batch + 1 if to_collate else 0
+            self._put_down(place.count)
+        if completed and not to_collate:
+            self._announce()
+        return to_collate
+
+    def shorten(self, batch: int, filled: int) -> None:
+        """A stream's last batch has only `filled` samples. To be said before they are committed."""
+        with self._lock:
+            self._words[self.control.batch(batch) + Batch.FILLED] = filled
+
+    def bind_layout(self, batch: int, layout: int, heap: int) -> int:
+        """Bind a batch to the layout of its first written sample (heap beginning at `heap`), unless another worker
+        was first. Returns the layout word in force."""
+        at = self.control.batch(batch)
+        with self._lock:
+            if self._words[at + Batch.LAYOUT] == 0:
+                self._words[at + Batch.HEAP_TOP] = heap
+                self._words[at + Batch.LAYOUT] = layout
+            return self._words[at + Batch.LAYOUT]
+
+    def allocate(self, batch: int, nbytes: int) -> int:
+        """Take `nbytes` bytes of the heap of a batch, whose layout is bound. Returns their offset in the slot."""
+        at = self.control.batch(batch)
+        with self._lock:
+            offset = self._words[at + Batch.HEAP_TOP]
+            self._words[at + Batch.HEAP_TOP] = offset + align(nbytes)
+            return offset
+
+    def finish(self, batch: int, offset: int, flags: Flag, positions: Sequence[int] = ()) -> None:
+        """Hand in the collated result (or captured error) of a batch, at `offset` of its slot. `positions`: the rows
+        were not committed before, since this worker had all samples of the batch."""
+        words, at = self._words, self.control.batch(batch)
+        with self._lock:
+            # The result counts once all rows are owned and RESULT is set; recovery relies on that.
+            words[at + Batch.RESULT] = offset
+            words[at + Batch.FLAGS] |= flags
+            if positions:
+                owners = self.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])[:, Column.OWNER]
+                owners[: len(positions)] = [p + 1 for p in positions]
+                words[at + Batch.FILLED] = len(positions)
+            words[at + Batch.STATE] = State.READY
+            words[self._me + Worker.COLLATE] = 0
+            self._put_down(len(positions))
+        self._announce()
+
+    def end_stream(self, batch: int) -> None:
+        """The worker's stream has nothing left for `batch`."""
+        with self._lock:
+            self._words[self.control.batch(batch) + Batch.STATE] = State.ENDED
+            self._put_down(self._words[self._me + Worker.COUNT])
+        self._announce()
+
+    def drop(self) -> None:
+        """Put down what the worker has in hand: nobody waits for it."""
+        with self._lock:
+            self._put_down(self._words[self._me + Worker.COUNT])
+
+    def enter(self, phase: Phase) -> None:
+        """Announce a phase of a worker's life."""
+        with self._lock:
+            self._enter(phase)
+    # ---- under the lock -------------------------------------------------------------------------------------------
+
+    def _enter(self, phase: Phase) -> None:
+        self._words[self._me + Worker.SINCE_NS] = time.monotonic_ns()
+        self._words[self._me + Worker.PHASE] = phase
+
+    def _take(self, number: int, first: int, count: int) -> Run:
+        words = self._words
+        at = self.control.batch(number)
+        words[self._me + Worker.BATCH] = number
+        words[self._me + Worker.FIRST] = first
+        words[self._me + Worker.COUNT] = count
+        self._enter(Phase.FETCHING)
+        return Run(
+            batch=number,
+            first=first,
+            epoch=words[at + Batch.EPOCH],
+            seed=words[at + Batch.SEED],
+            position=words[at + Batch.POSITION] + first,
+            keys=read_keys(
+                self.arena, number % self.control.batches, words[at + Batch.KEYS_BYTES], first, count
+            ),
+            whole=count == words[at + Batch.TICKETS],
+        )
+
+    def _pull_open(self, want: int, whole_from: int) -> Run | None:
+        words = self._words
+        self._skip_taken()
+        number = words[Header.PULL]
+        if number == words[Header.PUBLISHED]:
+            return None
+        at = self.control.batch(number)
+        tickets, first = words[at + Batch.TICKETS], words[at + Batch.PULLED]
+        if whole_from and first == 0 and want * whole_from >= tickets:
+            count = tickets
+        else:
+            count = min(want, tickets - first, max(1, tickets // self.control.workers))
+        words[at + Batch.PULLED] = first + count
+        if first + count == tickets:
+            words[Header.PULL] = number + 1
+        return self._take(number, first, count)
+
+    def _pull_orphan(self) -> Run | CollateTask | None:
+        words = self._words
+        head = words[Header.ORPHAN_HEAD]
+        if head == words[Header.ORPHAN_TAIL]:
+            return None
+        entry = self.control.orphan(head)
+        batch, first, count = words[entry : entry + 3]
+        if count > 1:  # one at a time: if a sample kills its worker, the next death names it
+            words[entry + 1], words[entry + 2] = first + 1, count - 1
+        else:
+            words[Header.ORPHAN_HEAD] = head + 1
+        if count:
+            return self._take(batch, first, 1)
+        words[self._me + Worker.COLLATE] = batch + 1
+        self._enter(Phase.COLLATING)
+        return CollateTask(batch)
+
+    def _skip_taken(self) -> None:
+        words = self._words
+        while words[Header.PULL] < words[Header.PUBLISHED]:
+            at = self.control.batch(words[Header.PULL])
+            if words[at + Batch.PULLED] < words[at + Batch.TICKETS]:
+                return
+            words[Header.PULL] += 1
+
+    def _claim_spare(self, epoch: int, count: int) -> Place | None:
+        words = self._words
+        head = words[Header.SPARE_HEAD]
+        if head == words[Header.SPARE_TAIL]:
+            return None
+        entry = self.control.spare(head)
+        batch, row, rows = words[entry : entry + 3]
+        if words[self.control.batch(batch) + Batch.EPOCH] != epoch:
+            return None
+        if rows <= count:
+            words[Header.SPARE_HEAD] = head + 1
+            return Place(batch, row, rows)
+        words[entry + 1] = row + count
+        words[entry + 2] = rows - count
+        return Place(batch, row, count)
+
+    def _claim_open(self, epoch: int, count: int) -> Place:
+        words = self._words
+        cursor = Header.CLAIM_EVEN + (epoch & 1)
+        number = words[cursor]
+        at = self.control.batch(number)
+        row = words[at + Batch.CLAIMED]
+        count = min(count, words[at + Batch.ROWS] - row)
+        words[at + Batch.CLAIMED] = row + count
+        if row + count == words[at + Batch.ROWS]:
+            words[cursor] = number + 1
+        return Place(number, row, count)
+
+    def _put_down(self, count: int) -> None:
+        """The worker no longer has the first `count` of its tickets, nor its claim, in hand."""
+        self._words[self._me + Worker.CLAIM_COUNT] = 0
+        count = min(count, self._words[self._me + Worker.COUNT])  # a stream's batch is one ticket for many samples
+        self._words[self._me + Worker.FIRST] += count
+        self._words[self._me + Worker.COUNT] -= count
+        phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
+        self._enter(phase if self._words[self._me + Worker.COUNT] or phase is Phase.COLLATING else Phase.IDLE)
