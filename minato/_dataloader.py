@@ -151,9 +151,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _inline_iterator(self) -> LoaderIterator:
         if self.timeout != 0:
-            raise ValueError(
-                f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0"
-            )
+            raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         dataset = prepare_dataset(self.dataset, self.generator)
         batches = start_inline(

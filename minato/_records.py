@@ -20,8 +20,6 @@ class Run:
     position: int
     """Position in the epoch of the first ticket of the run."""
     keys: list[object]
-    whole: bool
-    """The run holds all tickets of its batch."""
 
 
 @dataclass(frozen=True, slots=True)

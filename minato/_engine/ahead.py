@@ -25,8 +25,8 @@ class Forecast:
 
     def __init__(self, batch_sampler: Any) -> None:
         self._batch_sampler = batch_sampler
-        own = type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _FORESEEABLE
-        self._given_up = not own
+        self._sampler = batch_sampler.sampler if type(batch_sampler) is BatchSampler else batch_sampler
+        self._given_up = type(self._sampler) not in _FORESEEABLE
         self._made: _Made | None = None
 
     def make(self) -> Iterator[Any] | None:
@@ -62,7 +62,7 @@ class Forecast:
         self._given_up = True
 
     def _generator(self) -> torch.Generator:
-        given: torch.Generator | None = getattr(self._batch_sampler.sampler, "generator", None)
+        given: torch.Generator | None = getattr(self._sampler, "generator", None)
         return torch.default_generator if given is None else given
 
 

@@ -12,6 +12,7 @@ from .._plan import LoaderPlan
 from .._queues import messages
 from .._queues.arena import Stretch
 from .._queues.control import Phase
+from .._queues.leases import Slots
 from .._queues.posting import PostingBoard
 from .._queues.recovery import recover
 from .._records import Hand
@@ -23,9 +24,10 @@ from .totals import Totals
 class Casualties:
     """Treats deaths on behalf of one engine."""
 
-    def __init__(self, board: PostingBoard, pool: WorkerPool, plan: LoaderPlan, totals: Totals) -> None:
+    def __init__(self, board: PostingBoard, pool: WorkerPool, slots: Slots, plan: LoaderPlan, totals: Totals) -> None:
         self._board = board
         self._pool = pool
+        self._slots = slots
         self._plan = plan
         self._suspects: Counter[tuple[int, int]] = Counter()
         """Deaths by (batch, place) of the only ticket the worker had in hand."""
@@ -36,7 +38,7 @@ class Casualties:
         """A new epoch begins."""
         self._suspects.clear()
 
-    def treat(self, dead: Sequence[int], feed: Feed, ahead: Feed | None) -> None:
+    def treat(self, dead: Sequence[int], feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
         """Recover from the deaths of workers. Raises a worker's own error if its start failed, WorkerDied if its work
         cannot be done by another."""
         for worker in dead:
@@ -45,8 +47,8 @@ class Casualties:
             pid, code = self._pool.bury(worker)
             how = f"DataLoader worker (pid {pid}) {_manner(code)}"
             epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
-            recover(self._board, self._pool.alive, epochs)
-            if phase is Phase.FAILED:
+            recover(self._board, self._pool.alive, epochs, void, self._slots.out)
+            if phase == Phase.FAILED:
                 captured: CapturedError = messages.get(self._board.arena, Stretch.WORKER, worker)
                 raise captured.rebuild()
             if isinstance(feed, StreamFeed):

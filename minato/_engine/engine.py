@@ -49,7 +49,7 @@ class Engine:
         self._delivery = Delivery(self._board, self._slots, totals)
         self._window = Window(plan.window, plan.memory_budget or 0)
         self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
-        self._casualties = Casualties(self._board, self._pool, plan, totals)
+        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
@@ -166,7 +166,7 @@ class Engine:
             held = self._board.held()
             for batch in [b for b in self._void if b not in held]:
                 self._void.remove(batch)
-                self._slots.put_back(self._board.slot(batch))
+                self._slots.put_back(self._board.take_slot(batch))
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Engine:
         self._pool.check_started()
         if dead:
             try:
-                self._casualties.treat(dead, self._current, self._ahead)
+                self._casualties.treat(dead, self._current, self._ahead, self._void)
             except WorkerDied as error:
                 self._broken = error
                 raise
@@ -218,12 +218,12 @@ class Engine:
                 batch = self._board.first_ready(feed.out[:1])
             else:
                 batch = self._board.first_ready([b for b in feed.out if not feed.comes_last(b)] or feed.out)
-            if batch is None or self._board.state(batch) is not State.ENDED:
+            if batch is None or self._board.state(batch) != State.ENDED:
                 return batch
             feed.out.remove(batch)
             feed.ledger.deliver_batch(batch)
             feed.ended(batch)
-            self._slots.put_back(self._board.slot(batch))
+            self._slots.put_back(self._board.take_slot(batch))
             self._top_up()
         return None
 
@@ -237,7 +237,7 @@ class Engine:
             feed.delivered(batch)
         error = self._delivery.error(batch)
         if error is not None:
-            self._slots.put_back(self._board.slot(batch))
+            self._slots.put_back(self._board.take_slot(batch))
             raise error
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += self._board.filled(batch)

@@ -12,8 +12,6 @@ from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 
-_SIGNED = (1 << 63) - 1  # seeds lie in signed 64-bit words
-
 
 class Feed:
     """One epoch's work, posted batch by batch."""
@@ -24,10 +22,10 @@ class Feed:
         self.exhausted = False
         self.out: list[int] = []
         """Batches posted and not delivered, oldest first."""
-        self._seed = seed & _SIGNED
+        self._seed = seed
         self._started = False
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
-        self._flags = Flag(0) if plan.collate is Collate.ROWS else Flag.COLLATE
+        self._flags = 0 if plan.collate is Collate.ROWS else Flag.COLLATE
 
     def post(self, board: PostingBoard, slot: int) -> bool:
         """Post one batch into `slot`. False: there is nothing left to post."""

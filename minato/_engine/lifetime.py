@@ -1,13 +1,14 @@
-"""Engines that are open, so that interpreter exit closes them.
+"""Engines that are open, so that the end of the process closes them.
 
-Workers are not daemonic (a dataset may start processes of its own), so multiprocessing would wait for them at exit.
-An exit handler registered after multiprocessing's runs before it.
+Workers are not daemonic (a dataset may start processes of its own), so multiprocessing waits for them when the process
+ends. Its own finalizers run before that wait, at interpreter exit as well as at the end of a multiprocessing child,
+where `atexit` handlers are not run at all.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
+from multiprocessing.util import Finalize
 from typing import Protocol
 
 
@@ -15,16 +16,17 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+_EXIT_PRIORITY = 100  # ahead of anything that may want to join our processes
 _open: dict[int, Closable] = {}
 _registered_in: int | None = None
 
 
 def keep_until_exit(engine: Closable) -> None:
-    """Close `engine` at interpreter exit, if nobody did before."""
+    """Close `engine` when the process ends, if nobody did before."""
     global _registered_in
     if _registered_in != os.getpid():
         _open.clear()  # a forked child must not close its parent's engines
-        atexit.register(_close_all)
+        Finalize(None, _close_all, exitpriority=_EXIT_PRIORITY)
         _registered_in = os.getpid()
     _open[id(engine)] = engine
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TARGET_S = 1e-3  # seconds of work per run; less wastes time on the lock, more makes batches wait for one worker
 COLLATED_TARGET_S = 4e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
+MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a worker holds beyond its slot
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
@@ -21,6 +22,7 @@ class ChunkSizer:
         self._mean_s: float | None = None
         self._slow_s = 0.0
         self._last = 1
+        self._sample_bytes = 0
 
     def observe(self, count: int, seconds: float) -> None:
         """A run of `count` samples took `seconds`."""
@@ -31,9 +33,14 @@ class ChunkSizer:
         self._slow_s = max(_MEMORY * self._slow_s, beyond)
         self._last = count
 
+    def observe_bytes(self, sample_bytes: int) -> None:
+        """A sample takes that many bytes."""
+        self._sample_bytes = sample_bytes
+
     def size(self) -> int:
         """Samples the next run should have: one until a sample's cost is known."""
-        if self._mean_s is None:
+        if self._mean_s is None or self._sample_bytes >= MOST_BYTES:
             return 1
         cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, 1e-9)
-        return max(1, min(int(self._target_s / cost), GROWTH * self._last))
+        by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
+        return max(1, min(int(self._target_s / cost), GROWTH * self._last, by_bytes))

@@ -11,7 +11,6 @@ stretch shows the same pages, so older views stay valid.
 
 from __future__ import annotations
 
-import enum
 import os
 
 from .mapping import Bytes, give_back, map_file
@@ -21,7 +20,7 @@ _FILE_BYTES = 1 << 60  # logical; the kernel's limit for a memfd is 2**63 - 1
 _SMALLEST_MAPPING = 1 << 20  # bytes; a mapping costs address space only, a remapping costs page faults
 
 
-class Stretch(enum.IntEnum):
+class Stretch:
     """What the address space is divided into; the value is the stretch's base as a multiple of 2**56 bytes."""
 
     SLOT = 0
@@ -54,7 +53,7 @@ class Arena:
     def __init__(self, fd: int, is_worker: bool = False) -> None:
         self.fd = fd
         self._is_worker = is_worker
-        self._views: dict[tuple[Stretch, int], Bytes] = {}
+        self._views: dict[tuple[int, int], Bytes] = {}
 
     @classmethod
     def create(cls) -> Arena:
@@ -62,25 +61,25 @@ class Arena:
         os.ftruncate(fd, _FILE_BYTES)
         return cls(fd)
 
-    def view(self, stretch: Stretch, number: int, nbytes: int) -> Bytes:
+    def view(self, stretch: int, number: int, nbytes: int) -> Bytes:
         """A writable view of at least the first `nbytes` bytes of piece `number` of a stretch."""
         view = self._views.get((stretch, number))
         if view is None or len(view) < nbytes:
             view = self._map(stretch, number, nbytes)
         return view
 
-    def _map(self, stretch: Stretch, number: int, nbytes: int) -> Bytes:
+    def _map(self, stretch: int, number: int, nbytes: int) -> Bytes:
         if nbytes > _SPAN_BYTES[stretch]:
             most = _SPAN_BYTES[stretch]
-            raise MemoryError(f"a {stretch.name.lower()} has at most {most} bytes, {nbytes} were needed")
+            raise MemoryError(f"a piece of the arena has at most {most} bytes, {nbytes} were needed")
         length = max(_SMALLEST_MAPPING, 1 << (nbytes - 1).bit_length()) if nbytes else _SMALLEST_MAPPING
-        offset = (int(stretch) << 56) + number * _SPAN_BYTES[stretch]
+        offset = (stretch << 56) + number * _SPAN_BYTES[stretch]
         # Workers may write into their own copy of the dataset; nobody else must see it.
         view = map_file(self.fd, length, offset, private=stretch is Stretch.PROGRAM and self._is_worker)
         self._views[stretch, number] = view
         return view
 
-    def discard(self, stretch: Stretch, number: int, keep: int = 0) -> None:
+    def discard(self, stretch: int, number: int, keep: int = 0) -> None:
         """Give the memory of a piece back to the system, but for its first `keep` bytes."""
         view = self._views.get((stretch, number))
         if view is not None:

@@ -27,9 +27,22 @@ class Board:
         self._words = control.words
         self._lock = control.lock
 
-    def field(self, batch: int, field: Batch) -> int:
+    def field(self, batch: int, field: int) -> int:
         """One word of a batch's record, for whoever the batch belongs to at the moment. Takes no lock."""
         return self._words[self.control.batch(batch) + field]
+
+    def bind_slot(self, batch: int) -> int:
+        """The slot of a batch, taken from the free ones if it has none yet."""
+        words, at = self._words, self.control.batch(batch)
+        if words[at + Batch.SLOT] < 0:
+            with self._lock:
+                if words[at + Batch.SLOT] < 0:
+                    # Off the stack first: a kill in between loses the slot until recovery, never gives it out twice.
+                    words[Header.FREE_SLOTS] -= 1
+                    slot = words[self.control.free_base + words[Header.FREE_SLOTS]]
+                    self.row_table(slot, words[at + Batch.ROWS])[:] = 0
+                    words[at + Batch.SLOT] = slot
+        return words[at + Batch.SLOT]
 
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""

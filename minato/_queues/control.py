@@ -1,10 +1,13 @@
 """The control block: a small shared file of 64-bit words, and the lock that protects it.
 
-    header | batch records | worker records | orphan ring | spare-row ring
+    header | batch records | worker records | orphan ring | spare-row ring | free slots
 
 Written by the main process and by workers, always under `ControlBlock.lock`, except for a worker's own sleep flag and
 the stop word, which are single words that are read again after every wake-up. The lock is a POSIX record lock
 (`fcntl.lockf`), which the kernel releases when its holder dies; a `multiprocessing.Lock` would stay held for ever.
+
+The fields below are plain class attributes, not enums: they are read dozens of times per run of samples, and an enum
+member costs a tenth of a microsecond each time.
 
 What a killed process leaves half-written here is repaired by `board.Board.orphans`, which trusts only two things: the
 owner word of each row (one aligned 8-byte store: done by whom) and the hands of workers that are still alive.
@@ -12,7 +15,6 @@ owner word of each row (one aligned 8-byte store: done by whom) and the hands of
 
 from __future__ import annotations
 
-import enum
 import fcntl
 import mmap
 import os
@@ -21,7 +23,7 @@ import threading
 from .mapping import map_file
 
 
-class Header(enum.IntEnum):
+class Header:
     """Words at the start of the control block."""
 
     STOP = 0
@@ -43,11 +45,13 @@ class Header(enum.IntEnum):
     SPARE_TAIL = 9
     LAYOUTS = 10
     """Sample layouts registered so far."""
+    FREE_SLOTS = 12
+    """Slots on the stack of free ones. As many as there are posted batches without a slot."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
 
 
-class Batch(enum.IntEnum):
+class Batch:
     """Words of a batch record. `TICKETS` to `KEYS_BYTES` describe work to be done, the rest where results go."""
 
     NUMBER = 0
@@ -62,6 +66,7 @@ class Batch(enum.IntEnum):
     """0: keys are int64. Otherwise the length of a pickled list of keys."""
     ROWS = 7
     SLOT = 8
+    """-1 until the first sample of the batch is there: so a fast consumer's batches go round in few, warm slots."""
     CLAIMED = 9
     """Rows promised to finished samples (samples may overtake only)."""
     LAYOUT = 10
@@ -78,7 +83,7 @@ class Batch(enum.IntEnum):
     """Rows that hold samples when the batch is ready: all of them, but for the last batch of a stream."""
 
 
-class State(enum.IntEnum):
+class State:
     """Life of a batch."""
 
     FREE = 0
@@ -89,7 +94,7 @@ class State(enum.IntEnum):
     """A stream had nothing left for this batch."""
 
 
-class Flag(enum.IntFlag):
+class Flag:
     """What a batch needs or carries besides plain rows."""
 
     COLLATE = 1
@@ -100,7 +105,7 @@ class Flag(enum.IntFlag):
     """The batch is the pickled result at `Batch.RESULT`, not its rows."""
 
 
-class Worker(enum.IntEnum):
+class Worker:
     """Words of a worker record: what the worker has in hand, announced before the act."""
 
     PHASE = 0
@@ -120,7 +125,7 @@ class Worker(enum.IntEnum):
     """Length of the captured error in the worker's stretch, if its start failed."""
 
 
-class Phase(enum.IntEnum):
+class Phase:
     """What a worker is doing."""
 
     ABSENT = 0
@@ -135,7 +140,7 @@ class Phase(enum.IntEnum):
 
 
 _HEADER_WORDS = 64
-_BATCH_WORDS = 24
+BATCH_WORDS = 24
 _WORKER_WORDS = 16
 _ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
 _ORPHAN_WORDS = 3
@@ -170,12 +175,13 @@ class ControlBlock:
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
         self._batch_base = _HEADER_WORDS
-        self._worker_base = self._batch_base + batches * _BATCH_WORDS
+        self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = 64 + workers * _ORPHANS_PER_WORKER
         """Entries of the orphan ring and of the spare-row ring."""
         self._orphan_base = self._worker_base + workers * _WORKER_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
-        words = self._spare_base + self.orphans * _ORPHAN_WORDS
+        self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
+        words = self.free_base + batches
         self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
         self.lock = PoolLock(fd)
         self.words = memoryview(b"")
@@ -193,7 +199,7 @@ class ControlBlock:
 
     def batch(self, number: int) -> int:
         """Index of the first word of a batch's record."""
-        return self._batch_base + number % self.batches * _BATCH_WORDS
+        return self._batch_base + number % self.batches * BATCH_WORDS
 
     def worker(self, worker: int) -> int:
         """Index of the first word of a worker's record."""

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from .mapping import Bytes
+from .mapping import Bytes, prefault
 from .rows import align, table_bytes
 
+_LARGE_ROW = 32 * 1024  # bytes; rows of several pages are mapped ahead of being written
 _REGISTRY = torch_collate.default_collate_fn_map
 _TORCH_COLLATE = dict(_REGISTRY)  # as torch ships it, before users register types
 
@@ -189,16 +190,29 @@ class Columns:
         offsets = layout.offsets(rows)
         self._columns = [_tensor_over(slot, o, leaf, rows) for o, leaf in zip(offsets, layout.leaves, strict=False)]
         self._arrays = [_array_over(column, leaf) for column, leaf in zip(self._columns, layout.leaves, strict=True)]
+        self._slot = slot
+        self.row_bytes = sum(leaf.row_bytes for leaf in layout.leaves)
+        sizes = zip(offsets, (leaf.row_bytes for leaf in layout.leaves), strict=False)
+        self._large = [(offset, size) for offset, size in sizes if size >= _LARGE_ROW]
+        self._touched = bytearray(rows)
 
     def write(self, samples: Sequence[Any], row: int) -> tuple[list[Any], ...] | None:
         """Write `samples` into consecutive rows from `row` on. Returns the lists of text leaves, or None if a sample
         does not fit; then the rows hold nothing of value."""
+        if self._large and 0 in self._touched[row : row + len(samples)]:
+            self._touch(row, row + len(samples))
         pen = _Pen(self._columns, self._arrays, row)
         try:
             fits = pen.write(self._layout.root, samples)
         except (_NoLayout, KeyError, ValueError, RuntimeError, OverflowError, TypeError):
             return None  # default_collate will say what is wrong with it, if anything is
         return tuple(pen.texts) if fits else None
+
+    def _touch(self, first: int, last: int) -> None:
+        """This process writes these rows for the first time."""
+        for offset, row_bytes in self._large:
+            prefault(self._slot, offset + first * row_bytes, offset + last * row_bytes)
+        self._touched[first:last] = b"\1" * (last - first)
 
     def read(self, row: int, texts: Sequence[Any]) -> Any:
         """The sample in `row` as it was before it was written, sharing no memory with the slot."""

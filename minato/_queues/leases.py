@@ -21,6 +21,8 @@ class Slots:
         self._arena = arena
         self._most_lent = most_lent
         self._free: list[int] = []
+        self.out: set[int] = set()
+        """Slots posted for batches in flight."""
         self._count = 0
         self._lent: dict[int, weakref.ref[Bytes]] = {}
         # A lease ends in a garbage-collection callback, where taking a lock could deadlock: append is atomic.
@@ -40,10 +42,12 @@ class Slots:
     def take(self) -> int:
         """A slot for a new batch: the one most recently returned, since its memory is warm, or a new one."""
         self._collect()
-        if self._free:
-            return self._free.pop()
-        self._count += 1
-        return self._count - 1
+        if not self._free:
+            self._free.append(self._count)
+            self._count += 1
+        slot = self._free.pop()
+        self.out.add(slot)
+        return slot
 
     def may_lend(self) -> bool:
         """Whether another slot may be lent, or the batch has to be copied out."""
@@ -54,11 +58,13 @@ class Slots:
         """The slot's memory, to put tensors over. When nothing refers to the array any more the slot is free again."""
         memory = self._arena.view(Stretch.SLOT, slot, nbytes)[:]  # a fresh array object: its life is the lease's life
         returned = self._returned
+        self.out.discard(slot)
         self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))
         return memory
 
     def put_back(self, slot: int) -> None:
         """A slot that was not lent is free again."""
+        self.out.discard(slot)
         self._free.append(slot)
 
     def trim(self, slot: int, keep: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from .._records import Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
-from .control import Batch, Flag, Header, Phase, State, Worker
+from .control import BATCH_WORDS, Batch, Flag, Header, Phase, State, Worker
 from .keys import read_keys, unpickled, write_keys
 from .rows import table_bytes
 
@@ -25,39 +26,34 @@ class PostingBoard(Board):
         keys: Sequence[object],
         rows: int,
         slot: int,
-        flags: Flag,
+        flags: int,
         first: bool,
         worker: int = -1,
     ) -> int:
-        """Post a batch: its tickets, and a slot for its rows. `first`: it opens its epoch. `worker`: only that worker's
-        stream may fill it. Returns the batch's number."""
+        """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
+        epoch. `worker`: only that worker's stream may fill it. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
-        by_function = Flag.COLLATE in flags
         keys_bytes = write_keys(self.arena, number % self.control.batches, keys)
-        self.row_table(slot, rows)[:] = 0
-        for field, value in (
-            (Batch.NUMBER, number),
-            (Batch.EPOCH, epoch),
-            (Batch.SEED, seed),
-            (Batch.TICKETS, len(keys)),
-            (Batch.PULLED, 0),
-            (Batch.POSITION, position),
-            (Batch.KEYS_BYTES, keys_bytes),
-            (Batch.ROWS, rows),
-            (Batch.SLOT, slot),
-            (Batch.CLAIMED, 0),
-            (Batch.LAYOUT, NO_LAYOUT if by_function else 0),
-            (Batch.HEAP_TOP, table_bytes(rows)),
-            (Batch.STATE, State.OPEN),
-            (Batch.FLAGS, flags),
-            (Batch.RESULT, 0),
-            (Batch.WORKER, worker),
-            (Batch.FILLED, rows),
-        ):
-            words[at + field] = value
+        record = array("q", bytes(8 * BATCH_WORDS))
+        record[Batch.NUMBER] = number
+        record[Batch.EPOCH] = epoch
+        record[Batch.SEED] = seed
+        record[Batch.TICKETS] = len(keys)
+        record[Batch.POSITION] = position
+        record[Batch.KEYS_BYTES] = keys_bytes
+        record[Batch.ROWS] = record[Batch.FILLED] = rows
+        record[Batch.SLOT] = -1
+        record[Batch.LAYOUT] = NO_LAYOUT if flags & Flag.COLLATE else 0
+        record[Batch.HEAP_TOP] = table_bytes(rows)
+        record[Batch.STATE] = State.OPEN
+        record[Batch.FLAGS] = flags
+        record[Batch.WORKER] = worker
+        words[at : at + BATCH_WORDS] = record
         with self._lock:
+            words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
+            words[Header.FREE_SLOTS] += 1
             if first:
                 words[Header.CLAIM_EVEN + (epoch & 1)] = number
             words[Header.PUBLISHED] = number + 1
@@ -76,10 +72,10 @@ class PostingBoard(Board):
                     woken.append(worker)
         return woken
 
-    def state(self, batch: int) -> State:
+    def state(self, batch: int) -> int:
         """The state of a batch; a batch seen as READY has all its memory visible to this process."""
         with self._lock:
-            return State(self._words[self.control.batch(batch) + Batch.STATE])
+            return (self._words[self.control.batch(batch) + Batch.STATE])
 
     def first_ready(self, batches: Sequence[int]) -> int | None:
         """The first of `batches` that is complete."""
@@ -100,9 +96,9 @@ class PostingBoard(Board):
         """The number the next published batch will have."""
         return self._words[Header.PUBLISHED]
 
-    def slot(self, batch: int) -> int:
-        """The slot of a batch."""
-        return self.field(batch, Batch.SLOT)
+    def take_slot(self, batch: int) -> int:
+        """The slot of a batch that no worker writes to any more; if it never had one, one of the free ones."""
+        return self.bind_slot(batch)
 
     def filled(self, batch: int) -> int:
         """Samples in a ready batch."""
@@ -112,9 +108,9 @@ class PostingBoard(Board):
         """Bytes of its slot that a ready batch takes."""
         return self.field(batch, Batch.HEAP_TOP)
 
-    def phase(self, worker: int) -> Phase:
+    def phase(self, worker: int) -> int:
         """What a worker said it was doing."""
-        return Phase(self._words[self.control.worker(worker) + Worker.PHASE])
+        return (self._words[self.control.worker(worker) + Worker.PHASE])
 
     def hand(self, worker: int) -> Hand:
         """The tickets a worker had in hand, for messages: after a kill it may be a little off."""

@@ -7,6 +7,7 @@ were claimed and are neither done nor in the hands of a living worker are spare.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,8 +35,17 @@ class OpenEpoch:
     """Tells which positions were delivered, when samples may overtake. None: a ticket's place is its row."""
 
 
-def recover(board: Board, alive: Iterable[int], epochs: Iterable[OpenEpoch]) -> None:
-    """Post again what no living worker has in hand, of all epochs that are under way."""
+def recover(
+    board: Board, alive: Iterable[int], epochs: Sequence[OpenEpoch], void: Sequence[int], slots: Iterable[int]
+) -> None:
+    """Post again what no living worker has in hand.
+
+    Args:
+        alive: workers that are running.
+        epochs: that are under way.
+        void: batches of abandoned epochs that were not taken back yet.
+        slots: that were posted and not taken back.
+    """
     control, words = board.control, board.control.words
     with control.lock:
         for worker in set(range(control.workers)) - set(alive):
@@ -45,6 +55,9 @@ def recover(board: Board, alive: Iterable[int], epochs: Iterable[OpenEpoch]) -> 
         hands = _Hands(control)
         for epoch in epochs:
             _recover_epoch(board, epoch, hands)
+        batches = [*void, *(batch for epoch in epochs for batch in epoch.slots)]
+        bound = {words[control.batch(batch) + Batch.SLOT] for batch in batches}
+        _rebuild_free_slots(control, [slot for slot in slots if slot not in bound])
 
 
 def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
@@ -100,7 +113,16 @@ def _without(runs: list[tuple[int, ...]], batch: int, mask: Mask) -> Mask:
 def _owners(board: Board, batch: int) -> npt.NDArray[np.int64]:
     at = board.control.batch(batch)
     words = board.control.words
+    if words[at + Batch.SLOT] < 0:
+        return np.zeros(words[at + Batch.ROWS], np.int64)
     return board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])[:, Column.OWNER]
+
+
+def _rebuild_free_slots(control: ControlBlock, free: list[int]) -> None:
+    """A worker killed while binding a slot has taken it off the stack and not said for which batch."""
+    words = control.words
+    words[control.free_base : control.free_base + len(free)] = array("q", free)
+    words[Header.FREE_SLOTS] = len(free)
 
 
 def _clear_hand(words: memoryview, me: int) -> None:
@@ -124,6 +146,10 @@ def _post_collation(board: Board, batch: int, hands: _Hands) -> None:
     control = board.control
     words, at = control.words, control.batch(batch)
     if words[at + Batch.STATE] not in (State.OPEN, State.COLLATING) or batch in hands.collating:
+        return
+    if words[at + Batch.SLOT] < 0:
+        if words[at + Batch.TICKETS] == 0:
+            board.post_orphan(batch, 0, 0)
         return
     table = board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
     if table[:, Column.OWNER].all() and complete(words, at, table):

@@ -6,8 +6,6 @@ word is stored last, in one piece, so a reader (and a recovery after a kill) can
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +18,7 @@ _ENTRY_BYTES = _ENTRY_WORDS * 8
 Words = npt.NDArray[np.int64]
 
 
-class Column(enum.IntEnum):
+class Column:
     """Words of a row-table entry."""
 
     OWNER = 0
@@ -30,7 +28,7 @@ class Column(enum.IntEnum):
     """Heap offset of the row's pickled part; 0 if it has none."""
 
 
-class Kind(enum.IntEnum):
+class Kind:
     """How a row holds its sample."""
 
     FIXED = 0

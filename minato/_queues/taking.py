@@ -11,7 +11,7 @@ import numpy as np
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import Board, complete
-from .control import Batch, ControlBlock, Flag, Header, Phase, State, Worker
+from .control import BATCH_WORDS, Batch, ControlBlock, Header, Phase, State, Worker
 from .keys import read_keys, unpickled
 from .rows import Column, align
 
@@ -35,7 +35,9 @@ class TakingBoard(Board):
             taken = self._pull_orphan() or self._pull_open(want, whole_from)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
-        return replace(taken, keys=unpickled(taken.keys)) if isinstance(taken, Run) else taken
+        if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
+            return replace(taken, keys=unpickled(taken.keys))
+        return taken
 
     def pull_stream(self) -> Run | None:
         """Take the next batch meant for this worker's stream. None: there is none, and the worker counts as asleep."""
@@ -105,7 +107,7 @@ class TakingBoard(Board):
             self._words[at + Batch.HEAP_TOP] = offset + align(nbytes)
             return offset
 
-    def finish(self, batch: int, offset: int, flags: Flag, positions: Sequence[int] = ()) -> None:
+    def finish(self, batch: int, offset: int, flags: int, positions: Sequence[int] = ()) -> None:
         """Hand in the collated result (or captured error) of a batch, at `offset` of its slot. `positions`: the rows
         were not committed before, since this worker had all samples of the batch."""
         words, at = self._words, self.control.batch(batch)
@@ -134,34 +136,25 @@ class TakingBoard(Board):
         with self._lock:
             self._put_down(self._words[self._me + Worker.COUNT])
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: int) -> None:
         """Announce a phase of a worker's life."""
         with self._lock:
             self._enter(phase)
     # ---- under the lock -------------------------------------------------------------------------------------------
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: int) -> None:
         self._words[self._me + Worker.SINCE_NS] = time.monotonic_ns()
         self._words[self._me + Worker.PHASE] = phase
 
     def _take(self, number: int, first: int, count: int) -> Run:
-        words = self._words
-        at = self.control.batch(number)
+        words, at = self._words, self.control.batch(number)
         words[self._me + Worker.BATCH] = number
         words[self._me + Worker.FIRST] = first
         words[self._me + Worker.COUNT] = count
         self._enter(Phase.FETCHING)
-        return Run(
-            batch=number,
-            first=first,
-            epoch=words[at + Batch.EPOCH],
-            seed=words[at + Batch.SEED],
-            position=words[at + Batch.POSITION] + first,
-            keys=read_keys(
-                self.arena, number % self.control.batches, words[at + Batch.KEYS_BYTES], first, count
-            ),
-            whole=count == words[at + Batch.TICKETS],
-        )
+        record = words[at : at + BATCH_WORDS].tolist()
+        keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)
+        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], record[Batch.POSITION] + first, keys)
 
     def _pull_open(self, want: int, whole_from: int) -> Run | None:
         words = self._words
@@ -240,4 +233,4 @@ class TakingBoard(Board):
         self._words[self._me + Worker.FIRST] += count
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
-        self._enter(phase if self._words[self._me + Worker.COUNT] or phase is Phase.COLLATING else Phase.IDLE)
+        self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)

@@ -111,7 +111,7 @@ class NumpyGenerator:
         np.random.set_state(saved)
 
     def seed(self, seed: int) -> None:
-        np.random.seed(seed >> 32)  # its legacy seeding takes 32 bits
+        np.random.seed(seed >> 31)  # its legacy seeding takes 32 bits
 
 
 class TorchGenerator:
@@ -146,11 +146,11 @@ def all_generators() -> Sequence[Generator]:
 
 
 def mix(*values: int) -> int:
-    """A 64-bit hash of integers: equal inputs give equal seeds, any difference gives unrelated ones (splitmix64)."""
+    """A 63-bit hash of integers: equal inputs give equal seeds, any difference gives unrelated ones (splitmix64)."""
     state = 0
     for value in values:
         state = (state ^ value) + 0x9E37_79B9_7F4A_7C15 & _MASK
         state = (state ^ state >> 30) * 0xBF58_476D_1CE4_E5B9 & _MASK
         state = (state ^ state >> 27) * 0x94D0_49BB_1331_11EB & _MASK
         state ^= state >> 31
-    return state
+    return state >> 1  # seeds lie in signed 64-bit words

@@ -22,7 +22,7 @@ from .._queues.layout import stack_in_private_memory
 from .._queues.layout_book import LayoutBook
 from .._queues.taking import TakingBoard
 from . import program as programs
-from .guard import die_with_parent, reset_signals
+from .guard import die_with_parent, keep_freed_memory, reset_signals
 from .map_loop import MapLoop
 from .program import Program
 from .randomness import Randomness
@@ -132,6 +132,7 @@ def worker_main(spec: WorkerSpec) -> None:
 def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
     """Set the process up the way torch sets up its workers, then run the user's worker_init_fn."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     seed = spec.base_seed + spec.worker
     random.seed(seed)
     torch.manual_seed(seed)

@@ -91,6 +91,7 @@ class MapLoop:
                 self._writer.fail(place.batch, error, positions)
             return
         self._writer.write(place, samples)
+        self._sizer.observe_bytes(self._writer.row_bytes)
         if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
 

@@ -47,6 +47,8 @@ class BatchWriter:
         self._function = function
         self._own = collate is not Collate.ROWS
         self._randomness = randomness
+        self.row_bytes = 0
+        """Size of a row of the layout last written."""
         self._columns: dict[tuple[int, int, int], Columns] = {}
         """Columns by slot, layout word and rows of the slot."""
 
@@ -55,12 +57,15 @@ class BatchWriter:
     def write(self, place: Place, samples: Sequence[Any]) -> None:
         """Put samples (or captured errors) into the rows of `place`, in order. They count only once committed."""
         board, batch = self._board, place.batch
-        word, rows, slot = (board.field(batch, f) for f in (Batch.LAYOUT, Batch.ROWS, Batch.SLOT))
+        slot = board.bind_slot(batch)
+        word, rows = board.field(batch, Batch.LAYOUT), board.field(batch, Batch.ROWS)
         table = board.row_table(slot, rows)
         if word == 0:
             word = self._bind(batch, rows, samples)
         if word != NO_LAYOUT:
-            texts = self._columns_of(slot, word, rows).write(samples, place.row)
+            columns = self._columns_of(slot, word, rows)
+            self.row_bytes = columns.row_bytes
+            texts = columns.write(samples, place.row)
             if texts is not None:
                 table[place.row : place.row + place.count, Column.KIND :] = (Kind.FIXED, 0, 0)
                 if texts:
@@ -85,7 +90,7 @@ class BatchWriter:
             columns = self._columns[slot, word, rows] = Columns(layout, memory, rows)
         return columns
 
-    def _write_one(self, batch: int, slot: int, word: int, rows: int, row: int, sample: Any) -> tuple[Kind, int]:
+    def _write_one(self, batch: int, slot: int, word: int, rows: int, row: int, sample: Any) -> tuple[int, int]:
         """Write a single row by whatever way it fits; returns the kind and heap offset for its table entry."""
         if type(sample) is CapturedError:
             return Kind.FAILED, self._store(batch, slot, sample)
@@ -128,7 +133,7 @@ class BatchWriter:
     def collate(self, batch: int, samples: Sequence[Any], positions: Sequence[int] = ()) -> None:
         """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
         the samples, if their rows were not committed before."""
-        slot = self._board.field(batch, Batch.SLOT)
+        slot = self._board.bind_slot(batch)
         flags = Flag.RESULT
         try:
             offset = self._store(batch, slot, self._collated(batch, samples))
@@ -139,7 +144,7 @@ class BatchWriter:
 
     def fail(self, batch: int, error: CapturedError, positions: Sequence[int]) -> None:
         """Hand in an error as the result of a batch."""
-        offset = self._store(batch, self._board.field(batch, Batch.SLOT), error)
+        offset = self._store(batch, self._board.bind_slot(batch), error)
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
 
     def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
