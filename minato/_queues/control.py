@@ -144,6 +144,8 @@ BATCH_WORDS = 24
 _WORKER_WORDS = 16
 _ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
 _ORPHAN_WORDS = 3
+_TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
+_SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
 
 
 class PoolLock:
@@ -156,6 +158,12 @@ class PoolLock:
 
     def __enter__(self) -> None:
         self._threads.acquire()
+        for _ in range(_SPINS):
+            try:
+                fcntl.lockf(self._fd, _TRY, 1)
+            except OSError:
+                continue
+            return
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
 
     def __exit__(self, *_: object) -> None:

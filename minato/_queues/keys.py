@@ -12,7 +12,7 @@ from .arena import Arena, Stretch
 
 def write_keys(arena: Arena, record: int, keys: Sequence[object]) -> int:
     """Write the keys of the batch with that record. Returns their pickled length; 0: they are words."""
-    if all(type(key) is int for key in keys):
+    if set(map(type, keys)) <= {int}:
         try:
             values = np.array(keys, np.int64)
         except OverflowError:

@@ -12,6 +12,7 @@ Does not cover: samples that do not fit (see `codec.py`), and when to use which 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Leaf:
 
     @property
     def row_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +260,10 @@ class _Reader:
 def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
     """A container's columns: for each child, its value in every sample."""
     if node.type is dict:
-        if any(len(value) != len(node.keys) for value in values):
+        if set(map(len, values)) != {len(node.keys)}:
             raise _NoLayout
         return [[value[key] for value in values] for key in node.keys]
-    if any(len(value) != len(node.children) for value in values):
+    if set(map(len, values)) != {len(node.children)}:
         raise _NoLayout
     return list(zip(*values, strict=True))
 

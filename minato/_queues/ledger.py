@@ -63,14 +63,14 @@ class Ledger:
         """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
         if not len(positions):
             return
-        if positions.min() < 0 or positions.max() >= self._issued:
-            span = f"{positions.min()} to {positions.max()}"
-            raise InternalError(f"positions {span} were delivered, of {self._issued} given out")
-        if self._delivered[positions].any() or len(np.unique(positions)) != len(positions):
-            raise InternalError(f"a position was delivered twice, among {sorted(positions.tolist())}")
-        self._delivered[positions] = True
-        self._count += len(positions)
-        self._settle(positions)
+        ordered = np.sort(positions)
+        if ordered[0] < 0 or ordered[-1] >= self._issued:
+            raise InternalError(f"positions {ordered[0]} to {ordered[-1]} were delivered, of {self._issued} given out")
+        if self._delivered[ordered].any() or (ordered[1:] == ordered[:-1]).any():
+            raise InternalError(f"a position was delivered twice, among {ordered.tolist()}")
+        self._delivered[ordered] = True
+        self._count += len(ordered)
+        self._settle(ordered)
 
     def deliver_batch(self, batch: int) -> None:
         """Record all positions of a batch as delivered: the batch kept its members."""
@@ -80,14 +80,13 @@ class Ledger:
         self._delivered[first : first + count] = True
         self._count += count
 
-    def _settle(self, positions: npt.NDArray[np.int64]) -> None:
+    def _settle(self, ordered: npt.NDArray[np.int64]) -> None:
         """Count down the batches the positions were tickets of, and close those with none left."""
-        batches = list(self._open)
-        firsts = np.fromiter((self._open[b][0] for b in batches), np.int64, len(batches))
-        homes = np.searchsorted(firsts, positions, side="right") - 1
-        for home, count in zip(*np.unique(homes, return_counts=True), strict=True):
-            first, left = self._open[batches[home]]
-            if left == count:
-                del self._open[batches[home]]
-            else:
-                self._open[batches[home]] = (first, left - int(count))
+        entries = list(self._open.items())
+        firsts = [first for _, (first, _) in entries]
+        bounds = [*np.searchsorted(ordered, firsts).tolist(), len(ordered)]
+        for (batch, (first, left)), begin, end in zip(entries, bounds, bounds[1:], strict=False):
+            if left == end - begin:
+                del self._open[batch]
+            elif end > begin:
+                self._open[batch] = (first, left - (end - begin))
