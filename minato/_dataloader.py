@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from . import _arguments
 from ._engine.engine import Engine
 from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
+from ._engine.memory import MemoryKeeper
 from ._engine.start import check_shippable, prepare_dataset, start_engine, start_inline, start_method
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
@@ -124,6 +125,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _begin_life(self) -> None:
         self._closed = False
         self._totals = Totals()
+        self._memory = MemoryKeeper()
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     @property
@@ -169,6 +171,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             start_method(self.multiprocessing_context),
             self.generator,
             self._totals,
+            self._memory,
         )
         self._engines.add(engine)
         return WorkerIterator(engine, self._sampler_length, self._length_watch(), pinner, self.persistent_workers)
@@ -194,6 +197,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._closed = True
         for engine in list(self._engines):
             engine.close()
+        self._memory.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
         return self
@@ -203,7 +207,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_totals", "_closed", "_iterator")
+        alive = ("_engines", "_memory", "_totals", "_closed", "_iterator")
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -10,9 +10,7 @@ from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order
-from .._queues.arena import Arena
 from .._queues.control import ControlBlock, State
-from .._queues.leases import Slots
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
 from .._scheduler.window import Window
@@ -25,26 +23,32 @@ from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Feed, StreamFeed, make_feed
 from .lifetime import keep_until_exit, release
+from .memory import MemoryKeeper
 from .totals import Totals
-
-MOST_LENT = 4  # slots under batches the user holds: the current one, the previous, and a trainer's prefetch
 
 
 class Engine:
     """A pool of workers and the batches between them and the user. Used by one thread at a time."""
 
     def __init__(
-        self, plan: LoaderPlan, program: Program, context: BaseContext, base_seed: int, totals: Totals
+        self,
+        plan: LoaderPlan,
+        program: Program,
+        context: BaseContext,
+        base_seed: int,
+        totals: Totals,
+        keeper: MemoryKeeper,
     ) -> None:
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
         self._closed = False
         self._broken: WorkerDied | None = None
-        self.arena = Arena.create()
+        self._keeper = keeper
+        self._memory = keeper.take()
+        self._slots = self._memory.slots
         records = plan.window + plan.max_deferral + 1
-        self._board = PostingBoard(ControlBlock.create(records, plan.worker.num_workers), self.arena)
-        self._slots = Slots(self.arena, MOST_LENT)
+        self._board = PostingBoard(ControlBlock.create(records, plan.worker.num_workers), self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
         self._window = Window(plan.window, plan.memory_budget or 0)
@@ -68,7 +72,7 @@ class Engine:
         self._forecast = forecast
         try:
             self._begin(sampler)
-            self._pool.start(self.arena)
+            self._pool.start(self._memory.arena)
         except BaseException:
             self.close()
             raise
@@ -283,4 +287,4 @@ class Engine:
             self._pool.stop()
         finally:
             self._board.control.close()
-            self.arena.close()
+            self._keeper.give_back(self._memory)

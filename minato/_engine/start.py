@@ -19,6 +19,7 @@ from .ahead import Forecast
 from .budget import default_memory_budget
 from .engine import Engine
 from .inline import InlineMap, InlineStream
+from .memory import MemoryKeeper
 from .totals import Totals
 
 
@@ -55,6 +56,7 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
+    keeper: MemoryKeeper,
 ) -> Engine:
     """An engine with its first epoch under way."""
     forecast = Forecast(sampler) if plan.persistent else None
@@ -62,7 +64,7 @@ def start_engine(
     base_seed = draw_seed(generator)
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
-    engine = Engine(plan, _program(plan, dataset), context, base_seed, totals)
+    engine = Engine(plan, _program(plan, dataset), context, base_seed, totals, keeper)
     engine.start(sampler, forecast)
     return engine
 

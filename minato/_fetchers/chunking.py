@@ -27,11 +27,18 @@ class ChunkSizer:
     def observe(self, count: int, seconds: float) -> None:
         """A run of `count` samples took `seconds`."""
         each = seconds / max(1, count)
-        self._mean_s = each if self._mean_s is None else _MEMORY * self._mean_s + (1 - _MEMORY) * each
+        self._mean_s = self._updated(each)
         # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
         beyond = max(0.0, seconds - (count - 1) * self._mean_s)
         self._slow_s = max(_MEMORY * self._slow_s, beyond)
         self._last = count
+
+    def _updated(self, each: float) -> float:
+        """The running mean. It falls faster than it rises: first samples are dear, since nothing is warm yet."""
+        if self._mean_s is None:
+            return each
+        memory = _MEMORY if each > self._mean_s else 0.5
+        return memory * self._mean_s + (1 - memory) * each
 
     def observe_bytes(self, sample_bytes: int) -> None:
         """A sample takes that many bytes."""

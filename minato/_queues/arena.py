@@ -12,6 +12,7 @@ stretch shows the same pages, so older views stay valid.
 from __future__ import annotations
 
 import os
+import weakref
 
 from .mapping import Bytes, give_back, map_file
 
@@ -52,6 +53,8 @@ class Arena:
 
     def __init__(self, fd: int, is_worker: bool = False) -> None:
         self.fd = fd
+        self._closer = weakref.finalize(self, os.close, fd)
+        self._closer.atexit = False
         self._is_worker = is_worker
         self._views: dict[tuple[int, int], Bytes] = {}
 
@@ -88,6 +91,5 @@ class Arena:
     def close(self) -> None:
         """Forget all mappings (each ends with the last tensor over it) and close the file descriptor."""
         self._views.clear()
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._closer()
+        self.fd = -1

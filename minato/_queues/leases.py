@@ -10,6 +10,8 @@ from __future__ import annotations
 import weakref
 from collections import deque
 
+import numpy as np
+
 from .arena import Arena, Stretch
 from .mapping import Bytes
 
@@ -56,7 +58,9 @@ class Slots:
 
     def lend(self, slot: int, nbytes: int) -> Bytes:
         """The slot's memory, to put tensors over. When nothing refers to the array any more the slot is free again."""
-        memory = self._arena.view(Stretch.SLOT, slot, nbytes)[:]  # a fresh array object: its life is the lease's life
+        # A fresh array object whose life is the lease's life. Not a slice: numpy lets a view of a view refer to the
+        # innermost array, past the one in between. A view of an array over a buffer refers to that array.
+        memory = np.frombuffer(self._arena.view(Stretch.SLOT, slot, nbytes).data, np.uint8)
         returned = self._returned
         self.out.discard(slot)
         self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))
@@ -67,9 +71,11 @@ class Slots:
         self.out.discard(slot)
         self._free.append(slot)
 
-    def trim(self, slot: int, keep: int) -> None:
-        """Give memory of a free or taken slot beyond its first `keep` bytes back to the system."""
-        self._arena.discard(Stretch.SLOT, slot, keep)
+    def reset(self) -> None:
+        """All slots in flight are free again: nobody writes to them any more."""
+        self._collect()
+        self._free += self.out
+        self.out.clear()
 
     def _collect(self) -> None:
         while self._returned:

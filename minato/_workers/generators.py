@@ -8,6 +8,7 @@ public functions once per process; where that check fails, the public functions 
 from __future__ import annotations
 
 import ctypes
+import functools
 import pickle
 import random
 from collections.abc import Sequence
@@ -140,8 +141,9 @@ class TorchGenerator:
         self._generator.set_state(state)
 
 
+@functools.cache
 def all_generators() -> Sequence[Generator]:
-    """The generators that a sample's code may draw from."""
+    """The generators that a sample's code may draw from. Found once; a forked worker inherits what its parent found."""
     return PythonGenerator(), NumpyGenerator(), TorchGenerator()
 
 

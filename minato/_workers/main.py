@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import select
@@ -113,6 +114,7 @@ class WorkerContext:
 
 def worker_main(spec: WorkerSpec) -> None:
     """Entry point of a worker process."""
+    gc.freeze()  # what was inherited by fork is not looked at again: looking would copy its pages
     for fd in spec.close_in_child:
         os.close(fd)
     die_with_parent(spec.parent.fd)
@@ -135,7 +137,10 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
     keep_freed_memory()
     seed = spec.base_seed + spec.worker
     random.seed(seed)
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # the same for the only device there is, and 5 ms sooner
+        torch.default_generator.manual_seed(seed)
     np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))  # type: ignore[no-untyped-call]
     program = programs.load(context.arena) if spec.program is None else spec.program
     context.dataset = program.dataset

@@ -23,6 +23,7 @@ from .._queues.arena import Arena
 from .._queues.control import Header
 from .._queues.posting import PostingBoard
 from . import program as programs
+from .generators import all_generators
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
 
@@ -59,6 +60,7 @@ class WorkerPool:
     def start(self, arena: Arena) -> None:
         """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started."""
         workers = range(self._plan.num_workers)
+        all_generators()  # found here once, not by every forked worker
         if self._forks:
             for worker in workers:
                 self._start_one(worker)

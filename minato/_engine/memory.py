@@ -1,0 +1,62 @@
+"""The shared memory of a loader, kept from one epoch to the next.
+
+Fresh pages are what makes shared memory dear: the system has to find, clear and map each of them. An epoch that begins
+with the slots of the one before pays for mapping only. So when an engine ends, its arena goes back to its loader and
+waits for the next engine; it is given up with the loader, or when it has grown larger than is fair to keep idle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .._queues.arena import Arena, Stretch
+from .._queues.leases import Slots
+
+MOST_LENT = 4  # slots under batches the user holds: the current one, the previous, and a trainer's prefetch
+MOST_KEPT_BYTES = 1 << 30  # of an idle loader; more is given back to the system
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMemory:
+    """An arena and the account of its slots. In use by one engine at a time."""
+
+    arena: Arena
+    slots: Slots
+
+    @classmethod
+    def create(cls) -> BatchMemory:
+        arena = Arena.create()
+        return cls(arena, Slots(arena, MOST_LENT))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory the arena takes."""
+        return os.fstat(self.arena.fd).st_blocks * 512
+
+
+class MemoryKeeper:
+    """Keeps the memory of a loader's last engine for the next one."""
+
+    def __init__(self) -> None:
+        self._idle: BatchMemory | None = None
+
+    def take(self) -> BatchMemory:
+        """Memory for an engine: what was kept, or new."""
+        idle, self._idle = self._idle, None
+        return BatchMemory.create() if idle is None else idle
+
+    def give_back(self, memory: BatchMemory) -> None:
+        """An engine has ended, and its workers with it."""
+        memory.slots.reset()
+        memory.arena.discard(Stretch.PROGRAM, 0)
+        if self._idle is None and memory.resident_bytes <= MOST_KEPT_BYTES:
+            self._idle = memory
+        else:
+            memory.arena.close()
+
+    def close(self) -> None:
+        """Give up what is kept."""
+        if self._idle is not None:
+            self._idle.arena.close()
+            self._idle = None
