@@ -133,12 +133,11 @@ def settle(before: set[int], seconds: float = 2.0) -> None:
         time.sleep(0.005)
 
 
-def run_arm(arm: Arm, dataset: Any, reader: Reader, length: int) -> list[float]:
-    """Samples per second of each epoch of a fresh loader; every epoch is checked for exactly-once delivery."""
+def run_arm(arm: Arm, loader: Any, reader: Reader, length: int) -> list[float]:
+    """Samples per second of each epoch; every epoch is checked for exactly-once delivery."""
     before = children()
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     rates = []
-    loader = arm.make_loader(dataset)
     try:
         epochs = []
         for _ in range(arm.epochs):
@@ -151,7 +150,8 @@ def run_arm(arm: Arm, dataset: Any, reader: Reader, length: int) -> list[float]:
             except WrongBatchError as error:
                 raise WrongBatchError(f"{arm.name}, epoch {number + 1}: {error}") from None
     finally:
-        close(loader)
+        if arm.epochs > 1:
+            close(loader)
         del loader
         settle(before)
         faulthandler.cancel_dump_traceback_later()
@@ -166,14 +166,25 @@ def rotations(arms: tuple[Arm, ...], repeats: int) -> Iterable[Arm]:
 
 
 def run_rates(case: Case, repeats: int, quick: bool) -> Results:
-    """Rates of all arms of a case, interleaved in this process."""
+    """Rates of all arms of a case, interleaved in this process.
+
+    A loader is made once and iterated again in every repeat, as a training run iterates its loader epoch after epoch.
+    Arms with persistent workers get a fresh one each time, so that their first epoch is a first epoch.
+    """
     dataset = case.workload.build(quick)
     reader: Reader = getattr(dataset, case.workload.reader)
     results: Results = {row: [] for arm in case.arms for row in arm.rows()}
-    for arm in rotations(case.arms, repeats):
-        rates = run_arm(arm, dataset, reader, case.workload.length(quick))
-        for row, rate in zip(arm.rows(), rates, strict=True):
-            results[row].append(rate)
+    kept = {arm.name: arm.make_loader(dataset) for arm in case.arms if arm.epochs == 1}
+    try:
+        for arm in rotations(case.arms, repeats):
+            loader = kept[arm.name] if arm.name in kept else arm.make_loader(dataset)
+            rates = run_arm(arm, loader, reader, case.workload.length(quick))
+            del loader
+            for row, rate in zip(arm.rows(), rates, strict=True):
+                results[row].append(rate)
+    finally:
+        for loader in kept.values():
+            close(loader)
     return results
 
 

@@ -62,16 +62,27 @@ def session_members(session: int) -> Iterator[int]:
             yield int(name)
 
 
-def pss_bytes(pid: int) -> int:
-    """Proportional set size: private pages, plus each shared page divided by the number of processes that map it."""
+def private_bytes(pid: int) -> int:
+    """Proportional set size without shared memory: each page divided by the number of processes that map it."""
+    found = {"Pss": 0, "Pss_Shmem": 0}
     try:
         with open(f"/proc/{pid}/smaps_rollup") as file:
             for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
+                name, _, rest = line.partition(":")
+                if name in found:
+                    found[name] = int(rest.split()[0]) * 1024
     except OSError:
-        pass
-    return 0
+        return 0
+    return found["Pss"] - found["Pss_Shmem"]
+
+
+def shared_memory_bytes() -> int:
+    """All shared memory of the machine, whether or not somebody maps it.
+
+    Batches that torch's loader has in its queue are in shared memory that no process maps, so a sum of PSS misses them.
+    """
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Shmem:"))
 
 
 def cpu_seconds(session: int) -> float:
@@ -87,11 +98,12 @@ def cpu_seconds(session: int) -> float:
     return nanoseconds / 1e9
 
 
-def peak_pss_bytes(session: int, done: threading.Event) -> int:
-    """Highest sum of PSS over a session until `done`, looked at every 20 ms."""
+def peak_bytes(session: int, done: threading.Event, shared_before: int) -> int:
+    """Highest memory of a session until `done`, looked at every 20 ms: private memory, and what shared memory grew."""
     peak = 0
     while not done.wait(SAMPLE_SECONDS):
-        peak = max(peak, sum(pss_bytes(pid) for pid in session_members(session)))
+        private = sum(private_bytes(pid) for pid in session_members(session))
+        peak = max(peak, private + shared_memory_bytes() - shared_before)
     return peak
 
 
@@ -106,13 +118,14 @@ def _lines(stream: IO[str]) -> Iterator[dict[str, Any]]:
 
 def run_child(command: list[str], measure: str) -> float:
     """Start one child and return its figure in the unit of the measure: ms, MB or % of a core."""
+    shared_before = shared_memory_bytes()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert child.stdout is not None
     guard = threading.Timer(CHILD_SECONDS, os.killpg, (child.pid, signal.SIGKILL))
     guard.start()
     done = threading.Event()
     peak = [0]
-    sampler = threading.Thread(target=lambda: peak.__setitem__(0, peak_pss_bytes(child.pid, done)))
+    sampler = threading.Thread(target=lambda: peak.__setitem__(0, peak_bytes(child.pid, done, shared_before)))
     if measure == "memory":
         sampler.start()
     figure: float | None = None

@@ -138,8 +138,8 @@ def all_cases(ours: LoaderClass) -> list[Case]:
             shuffle=True,
             num_workers=8,
         ),
-        fresh_case("memory-big", "big: peak PSS of the tree", "memory", BIG, ours, 1.0, **big, **two),
-        fresh_case("memory-cheap", "cheap: peak PSS of the tree", "memory", CHEAP, ours, 1.0, **cheap, **two),
+        fresh_case("memory-big", "big: peak memory of the tree", "memory", BIG, ours, 1.0, **big, **two),
+        fresh_case("memory-cheap", "cheap: peak memory of the tree", "memory", CHEAP, ours, 1.0, **cheap, **two),
         fresh_case("idle", "cheap, one batch read, then 3 s of nothing", "idle", IDLE, ours, 1.0, **cheap, **two),
     ]
 

@@ -138,8 +138,17 @@ class Engine:
                     self._ahead = self._make_feed(self._epoch + 1, foreseen)
             if self._ahead is not None:
                 posted += self._post_from(self._ahead)
+        if self._current.exhausted:
+            self._reuse_warm_slot()
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+
+    def _reuse_warm_slot(self) -> None:
+        """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
+        slots without memory."""
+        warm = self._slots.take_warm()
+        if warm is not None:
+            self._slots.put_back(self._board.exchange_free_slot(warm, self._slots.is_warm))
 
     def _post_from(self, feed: Feed) -> int:
         posted = 0

@@ -5,14 +5,14 @@ Random numbers are those that workers would give the same samples, and the proce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._fetchers.sequential import has_getitems
 from .._fetchers.stream import Stream
 from .._plan import Collate, WorkerPlan
 from .._workers.generators import mix
-from .._workers.randomness import COLLATE_SALT, Fetch, Randomness, Reseed, sample_seed
+from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
 from .totals import Totals
 
 
@@ -35,54 +35,60 @@ class InlineMap:
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
         keys = next(self._sampler)
-        samples = self._run(self._samples, self._fetch([keys] if self._single else keys), self._seeds(keys))
+        samples = self._fetch([keys] if self._single else keys)
         position, self._position = self._position, self._position + len(samples)
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         if not self._own_function:
             return self._function(samples)
-        value = samples[0] if self._single else samples
-        return self._run(
-            self._collation, self._collate(value), lambda _: mix(self._seed, position, COLLATE_SALT)
-        )[0]
+        return self._collate(samples[0] if self._single else samples, position)
 
-    def _run(self, randomness: Randomness, call: Fetch, seeds: Callable[[int], int]) -> list[Any]:
-        if not randomness.seeds:
-            return randomness.fetch(call, seeds)
-        with randomness.preserved():
-            return randomness.fetch(call, seeds)
-
-    def _seeds(self, keys: Any) -> Callable[[int], int]:
-        listed: Sequence[Any] = [keys] if self._single else keys
-        position = self._position
-        return lambda number: sample_seed(self._seed, position + number, listed[number])
-
-    def _fetch(self, keys: Sequence[Any]) -> Callable[[Reseed | None], list[Any]]:
-        dataset = self._dataset
-
-        def fetch(reseed: Reseed | None) -> list[Any]:
-            if self._together:
-                if reseed is not None:
-                    reseed(0)
-                samples: list[Any] = dataset.__getitems__(keys)
+    def _fetch(self, keys: Sequence[Any]) -> list[Any]:
+        randomness = self._samples
+        if not randomness.seeds:  # nothing draws, as far as we know: fetch, and look whether that is still true
+            before = randomness.glances()
+            samples = self._fetch_plain(keys)
+            if not randomness.were_used(before):
                 return samples
-            if reseed is None:
-                return [dataset[key] for key in keys]
-            samples = []
-            for number, key in enumerate(keys):
-                reseed(number)
-                samples.append(dataset[key])
+        position = self._position
+        with randomness.preserved():
+            return randomness.fetch(
+                lambda reseed: self._fetch_plain(keys) if reseed is None else self._fetch_seeded(keys, reseed),
+                lambda number: sample_seed(self._seed, position + number, keys[number]),
+            )
+
+    def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
+        dataset = self._dataset
+        if self._together:
+            samples: list[Any] = dataset.__getitems__(keys)
             return samples
+        return [dataset[key] for key in keys]
 
-        return fetch
+    def _fetch_seeded(self, keys: Sequence[Any], reseed: Reseed) -> list[Any]:
+        if self._together:
+            reseed(0)
+            return self._fetch_plain(keys)
+        samples = []
+        for number, key in enumerate(keys):
+            reseed(number)
+            samples.append(self._dataset[key])
+        return samples
 
-    def _collate(self, value: Any) -> Callable[[Reseed | None], list[Any]]:
+    def _collate(self, value: Any, position: int) -> Any:
+        randomness = self._collation
+        if not randomness.seeds:
+            before = randomness.glances()
+            batch = self._function(value)
+            if not randomness.were_used(before):
+                return batch
+
         def collate(reseed: Reseed | None) -> list[Any]:
             if reseed is not None:
                 reseed(0)
             return [self._function(value)]
 
-        return collate
+        with randomness.preserved():
+            return randomness.fetch(collate, lambda _: mix(self._seed, position, COLLATE_SALT))[0]
 
 
 class InlineStream:

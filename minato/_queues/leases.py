@@ -26,6 +26,8 @@ class Slots:
         self.out: set[int] = set()
         """Slots posted for batches in flight."""
         self._count = 0
+        self._warm: set[int] = set()
+        """Slots that have memory: batches were in them."""
         self._lent: dict[int, weakref.ref[Bytes]] = {}
         # A lease ends in a garbage-collection callback, where taking a lock could deadlock: append is atomic.
         self._returned: deque[int] = deque()
@@ -63,13 +65,28 @@ class Slots:
         memory = np.frombuffer(self._arena.view(Stretch.SLOT, slot, nbytes).data, np.uint8)
         returned = self._returned
         self.out.discard(slot)
+        self._warm.add(slot)
         self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))
         return memory
 
     def put_back(self, slot: int) -> None:
-        """A slot that was not lent is free again."""
+        """A slot that was not lent is free again. Whether it has memory is not known: it counts as cold."""
         self.out.discard(slot)
         self._free.append(slot)
+
+    def is_warm(self, slot: int) -> bool:
+        """Whether a slot has memory from an earlier batch."""
+        return slot in self._warm
+
+    def take_warm(self) -> int | None:
+        """A free slot that has memory, if there is one."""
+        self._collect()
+        for slot in reversed(self._free):
+            if slot in self._warm:
+                self._free.remove(slot)
+                self.out.add(slot)
+                return slot
+        return None
 
     def reset(self) -> None:
         """All slots in flight are free again: nobody writes to them any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .._records import Hand
 from . import codec, messages
@@ -90,6 +90,18 @@ class PostingBoard(Board):
         """How many of `batches` are complete."""
         with self._lock:
             return sum(self._words[self.control.batch(b) + Batch.STATE] == State.READY for b in batches)
+
+    def exchange_free_slot(self, warm: int, is_warm: Callable[[int], bool]) -> int:
+        """Offer a slot that has memory in place of a free one that has none yet. Returns the one to take back."""
+        words, base = self._words, self.control.free_base
+        with self._lock:
+            count = words[Header.FREE_SLOTS]
+            free = words[base : base + count].tolist()
+            cold = next((slot for slot in free if not is_warm(slot)), warm)
+            if cold != warm:
+                free.remove(cold)
+                words[base : base + count] = array("q", [*free, warm])  # on top: used next
+        return cold
 
     @property
     def next_number(self) -> int:

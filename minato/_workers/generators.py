@@ -1,8 +1,8 @@
 """The three global random generators, with cheap ways to look at them and to seed them for a sample.
 
-Asking `random` or `numpy.random` for its state takes 10 to 50 µs: too much around cheap samples. Both are MT19937 with
-a plain state block in memory, which is read directly in about a microsecond. The addresses are checked against the
-public functions once per process; where that check fails, the public functions are used.
+Asking `random` or `numpy.random` for its state takes 10 to 50 µs: too much around cheap samples. All three are MT19937
+with a plain state block in memory, which is read directly in about a microsecond. The addresses are checked against
+the public functions once per process; where that check fails, the public functions are used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ import torch
 _STATE_WORDS = 624  # of MT19937
 _PYTHON_BYTES = 4 + 4 * _STATE_WORDS  # index, then state: CPython's RandomObject after its object header
 _NUMPY_BYTES = 4 * _STATE_WORDS + 4  # state, then position: numpy's mt19937_state
+_TORCH_STATE_AT = 24  # bytes into get_state(): after seed, left, seeded, next; the state follows as 64-bit words
+_TORCH_COUNTERS = 12  # bytes before the engine's state in memory: left, seeded, next
+_TORCH_SEARCHED = 512  # bytes at the start of the generator object, far less than it has
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -122,12 +125,25 @@ class TorchGenerator:
     def __init__(self) -> None:
         self._generator = torch.default_generator
         self._scratch = torch.Generator()
+        self._address = self._find()
+
+    def _find(self) -> int | None:
+        """Where the engine's counters and state lie in the generator object, if they can be found there."""
+        words = self._generator.get_state().numpy()[_TORCH_STATE_AT:].view(np.uint64)[:_STATE_WORDS]
+        block = ctypes.string_at(self._generator._cdata, _TORCH_SEARCHED)
+        found = block.find(words.astype(np.uint32).tobytes()[: _TORCH_SEARCHED // 2])
+        return self._generator._cdata + found - _TORCH_COUNTERS if found >= _TORCH_COUNTERS else None
 
     def glance(self) -> object:
-        return self._generator.get_state().numpy().tobytes()
+        if self._address is None:
+            return self._generator.get_state().numpy().tobytes()
+        return ctypes.string_at(self._address, _TORCH_COUNTERS + 4 * _STATE_WORDS)
 
     def rewind(self, glance: Any) -> None:
-        self._generator.set_state(torch.frombuffer(bytearray(glance), dtype=torch.uint8))
+        if self._address is None:
+            self._generator.set_state(torch.frombuffer(bytearray(glance), dtype=torch.uint8))
+        else:
+            ctypes.memmove(self._address, glance, len(glance))
 
     def save(self) -> Any:
         return self._generator.get_state()

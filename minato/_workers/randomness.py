@@ -65,18 +65,29 @@ class Randomness:
                 generator.seed(seed ^ self._salts[generator])
             self._fresh = {generator: generator.glance() for generator in self._quiet}
 
-        before = [generator.glance() for generator in self._watched]
+        before = self.glances()
         samples = fetch(reseed if self._seeded else None)
         self._judge()
-        used = [(g, glance) for g, glance in zip(self._watched, before, strict=False) if g.glance() != glance]
-        if used:
-            for generator, glance in used:
-                generator.rewind(glance)
-                self._watched.remove(generator)
-                self._seeded.append(generator)
+        if self.were_used(before):
             with self.preserved():
                 samples = fetch(reseed)
         return samples
+
+    def glances(self) -> list[object]:
+        """What the watched generators look like now."""
+        return [generator.glance() for generator in self._watched]
+
+    def were_used(self, before: list[object]) -> bool:
+        """Whether something was drawn since `before` from generators that were only watched. They are put back, and
+        seeded for every sample from now on: what was fetched meanwhile has to be fetched again."""
+        if self.glances()[: len(before)] == before:
+            return False
+        for generator, glance in zip(list(self._watched), before, strict=False):
+            if generator.glance() != glance:
+                generator.rewind(glance)
+                self._watched.remove(generator)
+                self._seeded.append(generator)
+        return True
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
