@@ -125,7 +125,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _begin_life(self) -> None:
         self._closed = False
         self._totals = Totals()
-        self._memory = MemoryKeeper()
+        self._memory = MemoryKeeper(self.pin_memory)
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     @property

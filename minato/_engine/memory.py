@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from .._device.pinning import SlotPinner, make_slot_pinner
 from .._queues.arena import Arena, Stretch
 from .._queues.leases import Slots
 
@@ -23,11 +24,19 @@ class BatchMemory:
 
     arena: Arena
     slots: Slots
+    pinner: SlotPinner | None
 
     @classmethod
-    def create(cls) -> BatchMemory:
-        arena = Arena.create()
-        return cls(arena, Slots(arena, MOST_LENT))
+    def create(cls, pinned: bool) -> BatchMemory:
+        arena, pinner = Arena.create(), make_slot_pinner(pinned)
+        slots = Slots(arena, MOST_LENT) if pinner is None else Slots(arena, MOST_LENT, pinner.cover)
+        return cls(arena, slots, pinner)
+
+    def close(self) -> None:
+        """Give the memory up; what the user still holds of it stays."""
+        if self.pinner is not None:
+            self.pinner.release()
+        self.arena.close()
 
     @property
     def resident_bytes(self) -> int:
@@ -38,13 +47,14 @@ class BatchMemory:
 class MemoryKeeper:
     """Keeps the memory of a loader's last engine for the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
         self._idle: BatchMemory | None = None
 
     def take(self) -> BatchMemory:
         """Memory for an engine: what was kept, or new."""
         idle, self._idle = self._idle, None
-        return BatchMemory.create() if idle is None else idle
+        return BatchMemory.create(self._pinned) if idle is None else idle
 
     def give_back(self, memory: BatchMemory) -> None:
         """An engine has ended, and its workers with it."""
@@ -53,10 +63,10 @@ class MemoryKeeper:
         if self._idle is None and memory.resident_bytes <= MOST_KEPT_BYTES:
             self._idle = memory
         else:
-            memory.arena.close()
+            memory.close()
 
     def close(self) -> None:
         """Give up what is kept."""
         if self._idle is not None:
-            self._idle.arena.close()
+            self._idle.close()
             self._idle = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,9 +20,13 @@ from .mapping import Bytes
 class Slots:
     """Which slots exist and who has them. Called by the consuming thread only; returns may come from any thread."""
 
-    def __init__(self, arena: Arena, most_lent: int) -> None:
+    def __init__(
+        self, arena: Arena, most_lent: int, before_lending: Callable[[Bytes, int], None] = lambda *_: None
+    ) -> None:
+        """`before_lending` is called with a slot's memory and the bytes of it that are used."""
         self._arena = arena
         self._most_lent = most_lent
+        self._before_lending = before_lending
         self._free: list[int] = []
         self.out: set[int] = set()
         """Slots posted for batches in flight."""
@@ -64,6 +69,7 @@ class Slots:
         # innermost array, past the one in between. A view of an array over a buffer refers to that array.
         memory = np.frombuffer(self._arena.view(Stretch.SLOT, slot, nbytes).data, np.uint8)
         returned = self._returned
+        self._before_lending(memory, nbytes)
         self.out.discard(slot)
         self._warm.add(slot)
         self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))

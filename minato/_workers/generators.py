@@ -129,10 +129,13 @@ class TorchGenerator:
 
     def _find(self) -> int | None:
         """Where the engine's counters and state lie in the generator object, if they can be found there."""
+        start: int | None = getattr(self._generator, "_cdata", None)
+        if start is None:
+            return None
         words = self._generator.get_state().numpy()[_TORCH_STATE_AT:].view(np.uint64)[:_STATE_WORDS]
-        block = ctypes.string_at(self._generator._cdata, _TORCH_SEARCHED)
+        block = ctypes.string_at(start, _TORCH_SEARCHED)
         found = block.find(words.astype(np.uint32).tobytes()[: _TORCH_SEARCHED // 2])
-        return self._generator._cdata + found - _TORCH_COUNTERS if found >= _TORCH_COUNTERS else None
+        return start + found - _TORCH_COUNTERS if found >= _TORCH_COUNTERS else None
 
     def glance(self) -> object:
         if self._address is None:
