@@ -7,11 +7,11 @@ and which argument to change.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.utils.data import (
-    BatchSampler,
     IterableDataset,
     RandomSampler,
     SubsetRandomSampler,
@@ -50,12 +50,14 @@ _RANDOM_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 _LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading", "device": "prefetching to a device"}
 
 
-def check_num_workers(num_workers: Any) -> None:
-    """Before torch compares it with numbers."""
+def check_num_workers(num_workers: Any) -> int:
+    """A plain int, before torch compares it with numbers."""
     if num_workers == "auto":
         raise ValueError("num_workers='auto' is not available in this version; give a number of worker processes")
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int):
-        raise TypeError(f"num_workers must be an integer, got {num_workers!r}")
+    try:
+        return operator.index(num_workers)
+    except TypeError:
+        raise TypeError(f"num_workers must be an integer, got {num_workers!r}") from None
 
 
 def check_options(options: dict[str, Any], num_workers: int) -> None:
@@ -141,25 +143,25 @@ def _check_on_error(value: Any) -> None:
         raise ValueError(f"on_error={value!r} is not available in this version; use on_error='raise'")
 
 
-def decide_order(in_order: bool | None, dataset: Any, sampler: Any, batch_sampler: Any) -> Order:
+def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching: bool) -> Order:
     """How far delivery may depart from the sampler's order.
 
-    `None` re-orders only where nobody can have relied on order: torch's own random sampler, torch's own batching, and
-    deterministic algorithms not asked for.
+    `None` re-orders only where nobody can have relied on order: torch's own random sampler, torch's own batching (the
+    user gave a batch size, not a batch sampler), and deterministic algorithms not asked for.
     """
-    own_batching = type(batch_sampler) is BatchSampler
-    if isinstance(dataset, IterableDataset) or not own_batching:
-        return Order.BATCHES_OVERTAKE if in_order is False else Order.IN_ORDER
-    if in_order is not None:
-        return Order.IN_ORDER if in_order else Order.SAMPLES_OVERTAKE
-    relied_upon = torch.are_deterministic_algorithms_enabled() or not _is_random(batch_sampler.sampler, sampler)
-    return Order.IN_ORDER if relied_upon else Order.SAMPLES_OVERTAKE
+    relied_upon = not own_batching or torch.are_deterministic_algorithms_enabled() or not _is_random(sampler)
+    iterable = isinstance(dataset, IterableDataset)
+    if in_order or (in_order is None and (iterable or relied_upon)):
+        return Order.IN_ORDER
+    # Streams and `__getitems__` make whole batches, and a batch sampler's batches belong together.
+    whole = iterable or not own_batching or bool(getattr(dataset, "__getitems__", None))
+    return Order.BATCHES_OVERTAKE if whole else Order.SAMPLES_OVERTAKE
 
 
-def _is_random(sampler: Any, given: Any) -> bool:
+def _is_random(sampler: Any) -> bool:
     if type(sampler) is DistributedSampler:
         return bool(sampler.shuffle)
-    return type(sampler) in _RANDOM_SAMPLERS and (given is None or given is sampler or type(given) in _RANDOM_SAMPLERS)
+    return type(sampler) in _RANDOM_SAMPLERS
 
 
 def decide_collate(collate_fn: Any, batched: bool) -> Collate:
@@ -175,13 +177,14 @@ def make_plan(loader: Any) -> LoaderPlan:
     window = max(1, loader.prefetch_factor or 1) * max(1, loader.num_workers)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
-        order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_sampler),
+        order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
         collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
         worker_init_fn=loader.worker_init_fn,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
+        short_batch_last=loader.batch_size is not None and not iterable,
     )
     return LoaderPlan(
         worker=worker,

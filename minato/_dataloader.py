@@ -16,7 +16,7 @@ from . import _arguments
 from ._engine.engine import Engine
 from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
 from ._engine.memory import MemoryKeeper
-from ._engine.start import check_shippable, prepare_dataset, start_engine, start_inline, start_method
+from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._records import LoaderStats
@@ -49,7 +49,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 
-    Values whose work is not there yet (see CHANGELOG.md) are refused, not ignored.
+    Values that ask for work that is not there yet are refused. Limits and thresholds of that work (`slow_timeout`,
+    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`,
+    `device_prefetch`) are checked and kept, and have no effect until it is.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     ) -> None:
         given = locals()
         options = {name: given[name] for name in _arguments.OPTIONS}
-        _arguments.check_num_workers(num_workers)
+        num_workers = _arguments.check_num_workers(num_workers)
         super().__init__(
             dataset,
             batch_size,
@@ -145,19 +147,22 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
         if iterator is None or iterator.closed:
+            if iterator is not None:
+                iterator.close()
             iterator = self._worker_iterator()
             self.__dict__["_iterator"] = iterator
         else:
-            iterator.restart(self._index_sampler, self._length_watch())
+            iterator.restart(
+                self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator)
+            )
         return iterator
 
     def _inline_iterator(self) -> LoaderIterator:
         if self.timeout != 0:
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        dataset = prepare_dataset(self.dataset, self.generator)
         batches = start_inline(
-            _arguments.make_plan(self), dataset, self._index_sampler, self.generator, self._totals
+            _arguments.make_plan(self), self.dataset, self._index_sampler, self.generator, self._totals
         )
         return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner)
 
@@ -166,7 +171,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         engine = start_engine(
             _arguments.make_plan(self),
-            prepare_dataset(self.dataset, self.generator),
+            self.dataset,
             self._index_sampler,
             start_method(self.multiprocessing_context),
             self.generator,

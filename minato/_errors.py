@@ -5,7 +5,7 @@
      │    ├── MinatoError                 base of everything minato raises on its own account
      │    │    ├── WorkerDied             a worker process ended and its work could not be given to another
      │    │    ├── LoaderClosed           a closed loader or iterator was asked for a batch
-     │    │    ├── DatasetStopIteration   a map-style dataset raised StopIteration, which would end the loop silently
+     │    │    ├── DatasetStopIteration   the user's code raised StopIteration, which would end the loop silently
      │    │    └── InternalError          a broken invariant: a bug in minato, please report it
      └── ...                              a worker's own exception arrives as its own type
 
@@ -37,7 +37,7 @@ class LoaderClosed(MinatoError):
 
 
 class DatasetStopIteration(MinatoError):
-    """A map-style dataset raised StopIteration; passed on as such it would end the user's loop without a word."""
+    """A dataset or collate function raised StopIteration; passed on as such it would end the loop without a word."""
 
 
 class InternalError(MinatoError):
@@ -94,7 +94,7 @@ class CapturedError:
             if error_type is None:
                 continue  # defined where this process cannot see it: the nearest known base stands in
             if error_type is StopIteration:
-                return DatasetStopIteration(f"the dataset raised StopIteration {self.where}")
+                return DatasetStopIteration(f"StopIteration was raised {self.where}")
             exact = (module, name) == self.lineage[0]
             error = _make(error_type, self.args if exact else (f"{self.lineage[0][1]}: {self.message}",))
             if error is not None:

@@ -50,6 +50,8 @@ class WorkerPlan:
     batch_size: int | None
     """Samples per batch of an iterable dataset's stream; None delivers single samples."""
     drop_last: bool
+    short_batch_last: bool
+    """A batch with fewer samples than the first is delivered last, whatever may overtake: torch's own batching."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 When the sampler of an epoch is exhausted, workers would idle until the user's loop comes round. With torch's own
 samplers the next epoch's order can be known early: it depends on nothing but the state of a random generator and the
 length of the dataset. So it is drawn ahead of time, the generator is put back, and when the next epoch really begins
-it is used only if nothing it depended on has changed: generator, length, the dataset's attributes. Otherwise what was
-begun is dropped, and this loader does not try again.
+it is used only if nothing it depended on has changed: the generator, the sampler, the dataset. Otherwise what was begun
+is dropped, and this loader does not try again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from .._workers.sync import DatasetWatch
 
 # Their order depends on a generator and a length only. Not DistributedSampler: set_epoch changes it between epochs.
 _FORESEEABLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -39,7 +41,7 @@ class Forecast:
         first = list(_up_to_one(batches))  # torch's samplers draw what they need with their first element
         after = generator.get_state()
         generator.set_state(before)
-        self._made = _Made(_bytes(before), after, len(self._batch_sampler))
+        self._made = _Made(_bytes(before), after, len(self._batch_sampler), DatasetWatch(self._sampler))
         return chain(first, batches)
 
     def came_true(self, batch_sampler: Any) -> bool:
@@ -49,7 +51,8 @@ class Forecast:
             return False
         generator = self._generator()
         untouched = not made.draws or _bytes(generator.get_state()) == made.before
-        if batch_sampler is self._batch_sampler and untouched and len(batch_sampler) == made.length:
+        same = batch_sampler is self._batch_sampler and len(batch_sampler) == made.length
+        if same and untouched and made.sampler.changes() is None:
             if made.draws:
                 generator.set_state(made.after)
             return True
@@ -67,13 +70,14 @@ class Forecast:
 
 
 class _Made:
-    """A forecast: the generator's state before and after it, and the length it is for."""
+    """A forecast: the generator's state before and after it, and the sampler it is for, as it was."""
 
-    def __init__(self, before: bytes, after: torch.Tensor, length: int) -> None:
+    def __init__(self, before: bytes, after: torch.Tensor, length: int, sampler: DatasetWatch) -> None:
         self.before = before
         self.after = after
         self.draws = _bytes(after) != before
         self.length = length
+        self.sampler = sampler
 
 
 def _up_to_one(batches: Iterator[Any]) -> Iterator[Any]:

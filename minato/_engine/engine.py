@@ -47,7 +47,10 @@ class Engine:
         self._keeper = keeper
         self._memory = keeper.take()
         self._slots = self._memory.slots
-        records = plan.window + plan.max_deferral + 1
+        in_order = plan.worker.order is Order.IN_ORDER
+        self._span = 1 + (plan.window if in_order else plan.max_deferral)
+        """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
+        records = max(self._span, plan.window) + 1
         self._board = PostingBoard(ControlBlock.create(records, plan.worker.num_workers), self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -66,25 +69,25 @@ class Engine:
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
-    def start(self, sampler: Iterable[Any], forecast: Forecast | None) -> None:
+    def start(self, sampler: Iterable[Any], forecast: Forecast | None, seed: int | None) -> None:
         """Post the first epoch's first batches and start the workers. `forecast`: of the epochs to come, if the workers
-        are to live on."""
+        are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
         try:
-            self._begin(sampler)
+            self._begin(sampler, seed)
             self._pool.start(self._memory.arena)
         except BaseException:
             self.close()
             raise
 
-    def start_epoch(self, sampler: Iterable[Any]) -> None:
+    def start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
         """Begin another epoch with the same workers; what was left of the one before is abandoned."""
         self._check_open()
         unchanged = self._send_dataset_changes()
         ahead, self._ahead = self._ahead, None
         if ahead is None or not self._may_adopt(sampler, unchanged):
             self._abandon(self._current, ahead)
-            self._begin(sampler)
+            self._begin(sampler, seed)
             return
         self._feed, self._epoch = ahead, ahead.epoch
         self._totals.epochs_started_ahead += 1
@@ -98,13 +101,14 @@ class Engine:
         self._forecast.give_up()
         return False
 
-    def _begin(self, sampler: Iterable[Any]) -> None:
+    def _begin(self, sampler: Iterable[Any], seed: int | None) -> None:
         self._epoch += 1
-        self._feed = self._make_feed(self._epoch, sampler)
+        self._feed = self._make_feed(self._epoch, sampler, seed)
         self._top_up()
 
-    def _make_feed(self, epoch: int, sampler: Iterable[Any]) -> Feed:
-        return make_feed(epoch, mix(self._base_seed, epoch), self._plan.worker, sampler)
+    def _make_feed(self, epoch: int, sampler: Iterable[Any], seed: int | None = None) -> Feed:
+        seed = mix(self._base_seed, epoch) if seed is None else seed
+        return make_feed(epoch, seed, self._plan.worker, sampler)
 
     @property
     def _current(self) -> Feed:
@@ -172,7 +176,7 @@ class Engine:
         """Whether the next batch's record is free: a straggler may keep the record of its own batch in use."""
         feeds = (self._current,) if self._ahead is None else (self._current, self._ahead)
         oldest = [n for n in (*(feed.oldest for feed in feeds), *self._void[:1]) if n is not None]
-        return not oldest or self._board.next_number - min(oldest) < self._board.control.batches
+        return not oldest or self._board.next_number - min(oldest) < self._span
 
     def _reclaim_void(self) -> None:
         if self._void:
@@ -272,6 +276,11 @@ class Engine:
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
         )
+
+    @property
+    def broken(self) -> bool:
+        """Whether workers died and their work could not be given to others."""
+        return self._broken is not None
 
     @property
     def worker_pids(self) -> dict[int, int]:

@@ -72,6 +72,7 @@ class TicketFeed(Feed):
         self._sampler = sampler
         self._single = plan.collate is Collate.NONE
         self._full = 0
+        self._short_last = plan.short_batch_last
         self._short: int | None = None
 
     def post(self, board: PostingBoard, slot: int) -> bool:
@@ -84,7 +85,7 @@ class TicketFeed(Feed):
         number = self._post(board, slot, keys, len(keys))
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
-        if len(keys) < self._full and self._late_rows:
+        if len(keys) < self._full and self._short_last:
             self._short = number
         return True
 

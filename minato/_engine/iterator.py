@@ -105,16 +105,16 @@ class WorkerIterator(LoaderIterator):
         self._finalizer = weakref.finalize(self, engine.close)
         self._finalizer.atexit = False  # engines close themselves at exit, ahead of multiprocessing
 
-    def restart(self, sampler: Any, watch: LengthWatch) -> None:
+    def restart(self, sampler: Any, watch: LengthWatch, seed: int | None) -> None:
         """Begin the next epoch with the same workers."""
         self._watch = watch
         self._exhausted = False
-        self._engine.start_epoch(sampler)
+        self._engine.start_epoch(sampler, seed)
 
     @property
     def closed(self) -> bool:
-        """Whether the workers are gone."""
-        return not self._finalizer.alive
+        """Whether the workers are gone, or of no use any more."""
+        return not self._finalizer.alive or self._engine.broken
 
     def _finished(self) -> None:
         if not self._persistent:

@@ -9,11 +9,10 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import IterDataPipe
-from torch.utils.data.graph_settings import apply_random_seed
 
 from .._plan import LoaderPlan, Source
+from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
 from .._workers.program import Program, check_picklable
 from .ahead import Forecast
 from .budget import default_memory_budget
@@ -28,14 +27,9 @@ def draw_seed(generator: torch.Generator | None) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def prepare_dataset(dataset: Any, generator: torch.Generator | None) -> Any:
-    """Data pipes shuffle by a seed that all workers and ranks share; other datasets are used as they are."""
-    if not isinstance(dataset, IterDataPipe):
-        return dataset
-    seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
-    if dist.is_available() and dist.is_initialized():
-        dist.broadcast(seed, src=0, group=dist.new_group(backend="gloo"))
-    return apply_random_seed(dataset, torch.Generator().manual_seed(int(seed.item())))
+def shared_pipe_seed(dataset: Any, generator: torch.Generator | None) -> int | None:
+    """The seed of an epoch that all workers and ranks share, if the dataset is a data pipe that shuffles by one."""
+    return draw_shared_seed(generator) if isinstance(dataset, IterDataPipe) else None
 
 
 def start_method(context: BaseContext | None) -> BaseContext:
@@ -59,13 +53,14 @@ def start_engine(
     keeper: MemoryKeeper,
 ) -> Engine:
     """An engine with its first epoch under way."""
+    shared_seed = shared_pipe_seed(dataset, generator)
     forecast = Forecast(sampler) if plan.persistent else None
     sampler = _Begun(sampler)
     base_seed = draw_seed(generator)
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     engine = Engine(plan, _program(plan, dataset), context, base_seed, totals, keeper)
-    engine.start(sampler, forecast)
+    engine.start(sampler, forecast, shared_seed)
     return engine
 
 
@@ -73,8 +68,13 @@ def start_inline(
     plan: LoaderPlan, dataset: Any, sampler: Iterable[Any], generator: torch.Generator | None, totals: Totals
 ) -> InlineMap | InlineStream:
     """The same without workers."""
+    shared_seed = shared_pipe_seed(dataset, generator)
     sampler = _Begun(sampler)
     base_seed = draw_seed(generator)
+    if shared_seed is not None:
+        seed_pipe(dataset, shared_seed)
+    if is_data_pipe(dataset):
+        shard_here(dataset)
     if plan.worker.source is Source.ITERABLE:
         return InlineStream(dataset, plan.worker, totals)
     return InlineMap(dataset, plan.worker, sampler, base_seed, totals)
@@ -91,6 +91,9 @@ class _Begun:
 
 
 def _program(plan: LoaderPlan, dataset: Any) -> Program:
-    return Program(dataset, plan.worker.collate_fn, plan.worker.worker_init_fn)
+    worker_init_fn = plan.worker.worker_init_fn
+    if is_data_pipe(dataset):
+        worker_init_fn = ShardingInit(worker_init_fn)
+    return Program(dataset, plan.worker.collate_fn, worker_init_fn)
 
 

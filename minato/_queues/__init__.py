@@ -13,5 +13,5 @@ leases.py    which slots are free, in flight, or under tensors the user holds
 ledger.py    which positions of an epoch are out, and which were delivered
 
 Who writes what: the main process publishes batches and reads ready ones; workers pull tickets, claim rows, write rows
-and commit them; the worker that commits a batch's last row collates it if that is needed and puts it on the ready ring.
+and commit them; the worker that commits a batch's last row collates it if that is needed and makes it ready.
 """

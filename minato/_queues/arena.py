@@ -60,9 +60,14 @@ class Arena:
 
     @classmethod
     def create(cls) -> Arena:
-        fd = os.memfd_create("minato-arena", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _FILE_BYTES)
-        return cls(fd)
+        arena = cls(os.memfd_create("minato-arena", os.MFD_CLOEXEC))
+        try:
+            os.ftruncate(arena.fd, _FILE_BYTES)
+        except OSError as error:
+            arena.close()
+            error.add_note("minato reserves address space in a sparse file, not memory: it needs `ulimit -f unlimited`")
+            raise
+        return arena
 
     def view(self, stretch: int, number: int, nbytes: int) -> Bytes:
         """A writable view of at least the first `nbytes` bytes of piece `number` of a stretch."""

@@ -9,7 +9,7 @@ the stop word, which are single words that are read again after every wake-up. T
 The fields below are plain class attributes, not enums: they are read dozens of times per run of samples, and an enum
 member costs a tenth of a microsecond each time.
 
-What a killed process leaves half-written here is repaired by `board.Board.orphans`, which trusts only two things: the
+What a killed process leaves half-written here is repaired by `recovery.recover`, which trusts only two things: the
 owner word of each row (one aligned 8-byte store: done by whom) and the hands of workers that are still alive.
 """
 
@@ -121,8 +121,6 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
-    MESSAGE_BYTES = 9
-    """Length of the captured error in the worker's stretch, if its start failed."""
 
 
 class Phase:
@@ -172,7 +170,7 @@ class PoolLock:
 
 
 class ControlBlock:
-    """Words shared by all processes of a pool. The caller adds a field's enum to a record's base index.
+    """Words shared by all processes of a pool. The caller adds a field to the index of a record's first word.
 
     Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
     """

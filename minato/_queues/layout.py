@@ -7,7 +7,7 @@ given a layout (plain tensors, arrays, numbers, text, in plain dicts, lists, tup
 is left to `default_collate` itself.
 
 Covers: learning a layout, writing columns, reading rows back, building the batch.
-Does not cover: samples that do not fit (see `codec.py`), and when to use which (see `_workers/rows.py`).
+Does not cover: samples that do not fit (see `codec.py`), and when to use which (see `_workers/writer.py`).
 """
 
 from __future__ import annotations

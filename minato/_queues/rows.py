@@ -32,7 +32,7 @@ class Kind:
     """How a row holds its sample."""
 
     FIXED = 0
-    """In the fixed rows; with EXTRAS in the layout, strings and bytes of this and the next rows are at OFFSET."""
+    """In the fixed rows; if the layout has texts, those of this and the following rows are at OFFSET."""
     PICKLED = 1
     """Whole sample pickled at OFFSET: it has another layout than its batch, or the batch has none."""
     FAILED = 2

@@ -109,7 +109,8 @@ class WorkerContext:
 
     def writer(self, program: Program) -> BatchWriter:
         book = LayoutBook(self.control, self.arena)
-        return BatchWriter(self.worker, self.board, book, self.plan.collate, program.collate_fn, Randomness())
+        randomness = Randomness() if self.plan.source is Source.MAP else None
+        return BatchWriter(self.worker, self.board, book, self.plan.collate, program.collate_fn, randomness)
 
 
 def worker_main(spec: WorkerSpec) -> None:

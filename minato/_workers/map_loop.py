@@ -69,6 +69,9 @@ class MapLoop:
 
     def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
         """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
+        if len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
+            self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))
+            return
         done = 0
         while done < len(samples):
             if self._late_rows:
@@ -84,16 +87,20 @@ class MapLoop:
     def _fill(self, place: Place, samples: Sequence[Any], positions: range) -> None:
         """Write samples into the rows of `place`, or collate them on the spot if they are the whole batch."""
         if self._by_function and place.count == self._board.field(place.batch, Batch.ROWS):
-            error = next((s for s in samples if type(s) is CapturedError), None)
-            if error is None:
-                self._writer.collate(place.batch, samples, positions)
-            else:
-                self._writer.fail(place.batch, error, positions)
+            self._collate_here(place.batch, samples, positions)
             return
         self._writer.write(place, samples)
         self._sizer.observe_bytes(self._writer.row_bytes)
         if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
+
+    def _collate_here(self, batch: int, samples: Sequence[Any], positions: range) -> None:
+        """Hand in a whole batch: its collation, or the first error among its samples."""
+        error = next((s for s in samples if type(s) is CapturedError), None)
+        if error is None:
+            self._writer.collate(batch, samples, positions)
+        else:
+            self._writer.fail(batch, error, positions)
 
     def _where(self, key: object) -> str:
         return f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch.utils.data import IterDataPipe
+
 from .._errors import CapturedError
 from .._fetchers.stream import Stream
 from .._plan import Collate
 from .._queues.control import Batch
 from .._records import Place, Run
+from .datapipes import seed_pipe
 from .writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ class StreamLoop:
             if run.epoch != self._epoch or self._stream is None:
                 self._context.sync_dataset()
                 self._stream, self._epoch = None, run.epoch
+                if isinstance(self._context.dataset, IterDataPipe):
+                    seed_pipe(self._context.dataset, run.seed)
                 self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last)
             samples = self._stream.next_batch()
         except Exception as error:

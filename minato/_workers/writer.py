@@ -37,16 +37,16 @@ class BatchWriter:
         book: LayoutBook,
         collate: Collate,
         function: Callable[[Any], Any],
-        randomness: Randomness,
+        randomness: Randomness | None,
     ) -> None:
+        """`randomness` gives collation its random numbers; None leaves it the worker's own streams."""
         self._worker = worker
         self._board = board
         self._arena = board.arena
         self._book = book
         self._single = collate is Collate.NONE
         self._function = function
-        self._own = collate is not Collate.ROWS
-        self._randomness = randomness
+        self._randomness = None if collate is Collate.ROWS else randomness
         self.row_bytes = 0
         """Size of a row of the layout last written."""
         self._columns: dict[tuple[int, int, int], Columns] = {}
@@ -148,9 +148,9 @@ class BatchWriter:
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
 
     def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
-        if not self._own:
-            return self._function(list(samples))
         value = samples[0] if self._single else list(samples)
+        if self._randomness is None:
+            return self._function(value)
         seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)
 
         def call(reseed: Reseed | None) -> list[Any]:

@@ -1,0 +1,1 @@
+"""What happens when things die, end, or run out."""

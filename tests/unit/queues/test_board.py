@@ -1,0 +1,116 @@
+"""The board under all kinds of interleaving: every position is delivered once, whoever dies, wherever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from .crew import Crew
+
+WORKERS = 3
+SETTINGS = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
+
+
+class BoardMachine(RuleBasedStateMachine):
+    """Workers pull, claim, commit, finish and die in any order; the main process posts, delivers, recovers, abandons."""
+
+    late: bool
+    collates: bool
+    fused: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crew = Crew(self.late, self.collates, WORKERS)
+
+    @rule(rows=st.sampled_from([4, 4, 4, 3]))
+    @precondition(lambda self: self.crew.may_post())
+    def post(self, rows: int) -> None:
+        # Rows of a late epoch are alike but for its last batch; in order, any size goes.
+        self.crew.post(None if self.late else rows)
+
+    @rule(worker=st.integers(0, WORKERS - 1), want=st.integers(1, 4), steps=st.integers(1, 3))
+    def work(self, worker: int, want: int, steps: int) -> None:
+        hand = self.crew.hands[worker]
+        for _ in range(steps):
+            if not hand.dead:
+                hand.step(want)
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def kill_between_calls(self, worker: int) -> None:
+        self.crew.hands[worker].dead = True
+
+    @rule(worker=st.integers(0, WORKERS - 1), stores=st.integers(0, 12))
+    @precondition(lambda self: self.fused)
+    def kill_inside_a_call(self, worker: int, stores: int) -> None:
+        hand = self.crew.hands[worker]
+        hand.board.fuse.left = stores
+        while not hand.dead and hand.step():
+            pass
+        hand.board.fuse.left = None
+
+    @rule()
+    @precondition(lambda self: any(hand.dead for hand in self.crew.hands))
+    def recover(self) -> None:
+        self.crew.recover()
+
+    @rule()
+    def recover_for_no_reason(self) -> None:
+        if not any(hand.dead for hand in self.crew.hands):
+            self.crew.recover()
+
+    @rule(keep=st.booleans())
+    def deliver(self, keep: bool) -> None:
+        self.crew.deliver(keep)
+
+    @rule()
+    @precondition(lambda self: self.crew.lent)
+    def user_lets_go(self) -> None:
+        self.crew.lent.pop(0)
+
+    @rule()
+    @precondition(lambda self: len(self.crew.void) < self.crew.window)
+    def abandon(self) -> None:
+        self.crew.abandon()
+
+    @rule()
+    def reclaim(self) -> None:
+        self.crew.reclaim()
+
+    @invariant()
+    def all_is_well(self) -> None:
+        self.crew.check()
+        if not any(hand.dead for hand in self.crew.hands):
+            assert self.crew.board.held() == self.crew.held_by_hands()
+
+    def teardown(self) -> None:
+        try:
+            self.crew.finish()
+        finally:
+            self.crew.close()
+
+
+MODES = pytest.mark.parametrize(
+    ("late", "collates"),
+    [(False, False), (True, False), (False, True), (True, True)],
+    ids=["in order", "overtaking", "in order, collated", "overtaking, collated"],
+)
+
+
+def machine(**settings: Any) -> type[BoardMachine]:
+    return type("Machine", (BoardMachine,), settings)
+
+
+@MODES
+def test_everything_is_delivered_once_when_workers_die_between_calls(late: bool, collates: bool) -> None:
+    run_state_machine_as_test(machine(late=late, collates=collates, fused=False), settings=SETTINGS)
+
+
+@MODES
+def test_everything_is_delivered_once_when_workers_die_inside_calls(late: bool, collates: bool) -> None:
+    run_state_machine_as_test(machine(late=late, collates=collates, fused=True), settings=SETTINGS)

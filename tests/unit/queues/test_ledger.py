@@ -1,0 +1,93 @@
+"""The ledger agrees with a plain list of what was given out and what was delivered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minato._errors import InternalError
+from minato._queues.ledger import Ledger
+
+
+def positions(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_any_course_of_an_epoch_agrees_with_the_model(data: st.DataObject) -> None:
+    """Batches are issued and positions delivered in any order; all that the ledger tells is checked after each."""
+    ledger = Ledger()
+    batches: dict[int, range] = {}
+    delivered: set[int] = set()
+    number = data.draw(st.integers(0, 10**6))
+    for _ in range(data.draw(st.integers(1, 20))):
+        issued = ledger.issued
+        left = [p for p in range(issued) if p not in delivered]
+        if not left or data.draw(st.booleans()):
+            count = data.draw(st.integers(1, 6))
+            assert ledger.issue(number, count) == issued
+            batches[number] = range(issued, issued + count)
+            number += data.draw(st.integers(1, 3))
+        else:
+            chosen = data.draw(st.lists(st.sampled_from(left), min_size=1, max_size=8, unique=True))
+            ledger.deliver(positions(*chosen))
+            delivered.update(chosen)
+        open_batches = [b for b, members in batches.items() if not delivered.issuperset(members)]
+        assert list(ledger.open_batches) == open_batches
+        assert ledger.oldest == (open_batches[0] if open_batches else None)
+        assert ledger.delivered == len(delivered)
+        assert ledger.is_delivered(0, ledger.issued).tolist() == [p in delivered for p in range(ledger.issued)]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_whole_batches_are_delivered_in_any_order_over_any_length(sizes: list[int], random: object) -> None:
+    ledger = Ledger()
+    for batch, size in enumerate(sizes):
+        ledger.issue(batch, size)
+    order = list(range(len(sizes)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    for batch in order:
+        ledger.deliver_batch(batch)
+    assert ledger.delivered == ledger.issued == sum(sizes)
+    assert ledger.is_delivered(0, ledger.issued).all()
+    assert ledger.oldest is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ((-1,), "given out"),
+        ((6,), "given out"),
+        ((0, 6), "given out"),
+        ((2, 2), "delivered twice"),
+        ((1,), "delivered twice"),
+        ((3, 1), "delivered twice"),
+    ],
+)
+def test_what_must_not_happen_raises_and_changes_nothing(bad: tuple[int, ...], message: str) -> None:
+    ledger = Ledger()
+    ledger.issue(0, 3)
+    ledger.issue(1, 3)
+    ledger.deliver(positions(1))
+    with pytest.raises(InternalError, match=message):
+        ledger.deliver(positions(*bad))
+    assert ledger.delivered == 1
+    assert list(ledger.open_batches) == [0, 1]
+
+
+def test_a_batch_delivered_twice_raises() -> None:
+    ledger = Ledger()
+    ledger.issue(5, 2)
+    ledger.deliver_batch(5)
+    with pytest.raises(InternalError, match="batch 5 was delivered twice"):
+        ledger.deliver_batch(5)
+
+
+def test_delivering_nothing_is_nothing() -> None:
+    ledger = Ledger()
+    ledger.deliver(positions())
+    assert (ledger.issued, ledger.delivered, ledger.oldest) == (0, 0, None)
