@@ -57,6 +57,7 @@ def start_engine(
     forecast = Forecast(sampler) if plan.persistent else None
     sampler = _Begun(sampler)
     base_seed = draw_seed(generator)
+    shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     engine = Engine(plan, _program(plan, dataset), context, base_seed, totals, keeper)

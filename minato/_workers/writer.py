@@ -116,9 +116,8 @@ class BatchWriter:
     def collate_rows(self, batch: int) -> None:
         """Read all samples of a complete batch back, collate them, hand in the result."""
         board = self._board
-        slot, word, rows, filled = (
-            board.field(batch, f) for f in (Batch.SLOT, Batch.LAYOUT, Batch.ROWS, Batch.FILLED)
-        )
+        slot = board.bind_slot(batch)
+        word, rows, filled = (board.field(batch, f) for f in (Batch.LAYOUT, Batch.ROWS, Batch.FILLED))
         memory = self._arena.view(Stretch.SLOT, slot, board.field(batch, Batch.HEAP_TOP))
         table = board.row_table(slot, rows)
         self.collate(batch, [self._read_row(table, row, memory, slot, word, rows) for row in range(filled)])

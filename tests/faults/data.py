@@ -158,7 +158,7 @@ class Big(Rows):
 
     def __init__(self, length, kib=256):
         super().__init__(length)
-        self.words = kib * 128
+        self.words = kib * 512
         self.epoch = 0
 
     def __getitem__(self, index):

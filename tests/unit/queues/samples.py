@@ -129,8 +129,10 @@ MAKERS = BLUEPRINTS.map(Maker)
 def fingerprint(value: Any) -> Any:
     """Equal exactly if two values are of the same types and hold the same bits."""
     if isinstance(value, torch.Tensor):
-        bits = value.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value
-        return type(value), value.dtype, tuple(value.shape), value.requires_grad, bits.numpy().tobytes()
+        bits = b""
+        if value.numel():
+            bits = value.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return type(value), value.dtype, tuple(value.shape), value.requires_grad, bits
     if isinstance(value, np.ndarray):
         return type(value), value.dtype, value.shape, value.tobytes()
     if isinstance(value, np.generic):

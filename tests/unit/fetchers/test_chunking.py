@@ -1,0 +1,71 @@
+"""How many samples a worker takes at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minato._fetchers.chunking import GROWTH, MOST_BYTES, ChunkSizer
+
+
+def after(*runs: tuple[int, float], target_s: float = 2e-3, sample_bytes: int = 0) -> int:
+    sizer = ChunkSizer(target_s)
+    for count, seconds in runs:
+        sizer.observe(count, seconds)
+    sizer.observe_bytes(sample_bytes)
+    return sizer.size()
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([], 1),
+        ([(1, 1e-3)], 2),
+        ([(1, 2e-3)], 1),
+        ([(1, 5.0)], 1),
+        ([(1, 1e-6)], GROWTH),
+        ([(1, 1e-6), (4, 4e-6)], GROWTH * 4),
+        ([(1, 0.0)], GROWTH),
+        ([(100, 100 * 1e-5)], 200),
+    ],
+    ids=["unknown", "half", "whole", "dear", "cheap", "still cheap", "nothing", "known well"],
+)
+def test_a_run_aims_at_the_target(runs: list[tuple[int, float]], expected: int) -> None:
+    assert after(*runs) == expected
+
+
+def test_a_larger_target_gives_longer_runs() -> None:
+    run = (100, 100 * 1e-5)
+    assert after(run, target_s=4e-3) == 2 * after(run, target_s=2e-3)
+
+
+def test_a_slow_sample_makes_the_next_runs_short() -> None:
+    """One sample of a second among samples of ten microseconds: those behind the next such one should be few."""
+    assert after((64, 64e-5), (64, 1.0)) == 1
+
+
+def test_a_slow_sample_is_forgotten_in_time() -> None:
+    sizer = ChunkSizer()
+    sizer.observe(1, 1.0)
+    sizes = []
+    for _ in range(200):
+        size = sizer.size()
+        sizes.append(size)
+        sizer.observe(size, size * 1e-5)
+    assert sizes[0] == 1
+    assert sizes[-1] >= 100
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "expected"),
+    [(0, 400), (1, 400), (MOST_BYTES // 10, 10), (MOST_BYTES // 2, 2), (MOST_BYTES, 1), (10 * MOST_BYTES, 1)],
+)
+def test_large_samples_are_taken_in_few(sample_bytes: int, expected: int) -> None:
+    assert after((100, 100 * 5e-6), sample_bytes=sample_bytes) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 100)), max_size=30), st.integers(0, 1 << 30))
+def test_a_run_is_never_empty_nor_grows_too_fast(runs: list[tuple[int, float]], sample_bytes: int) -> None:
+    size = after(*runs, sample_bytes=sample_bytes)
+    assert 1 <= size <= max(1, GROWTH * runs[-1][0] if runs else 1)

@@ -1,0 +1,101 @@
+"""Fetching from map-style datasets: errors take their samples' places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minato._errors import CapturedError
+from minato._fetchers.sequential import fetch_each, fetch_together, has_getitems
+
+
+def where(key: object) -> str:
+    return f"at {key!r}"
+
+
+class Fragile:
+    """Key 3 fails."""
+
+    def __getitem__(self, key: Any) -> Any:
+        if key == 3:
+            raise KeyError(key)
+        return key * 10
+
+
+class Together(Fragile):
+    def __init__(self, result: Any = None) -> None:
+        self.result = result
+        self.asked: list[Any] = []
+
+    def __getitems__(self, keys: list[Any]) -> Any:
+        self.asked.append(keys)
+        return self.result if self.result is not None else [self[key] for key in keys]
+
+
+def test_each_sample_is_fetched_in_order() -> None:
+    assert fetch_each(Fragile(), (2, 1, 1), None, where) == [20, 10, 10]
+
+
+def test_an_error_takes_only_its_own_place() -> None:
+    first, error, last = fetch_each(Fragile(), [1, 3, 2], None, where)
+    assert (first, last) == (10, 20)
+    assert isinstance(error, CapturedError)
+    assert error.where == "at 3"
+    assert isinstance(error.rebuild(), KeyError)
+
+
+def test_reseeding_comes_before_each_sample() -> None:
+    events: list[Any] = []
+
+    class Noting:
+        def __getitem__(self, key: Any) -> Any:
+            events.append(key)
+            raise ValueError
+
+    fetch_each(Noting(), ["a", "b"], lambda number: events.append(number), where)
+    assert events == [0, "a", 1, "b"]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_not_an_error_goes_through(stop: type[BaseException]) -> None:
+    class Stopping:
+        def __getitem__(self, key: Any) -> Any:
+            raise stop
+
+    with pytest.raises(stop):
+        fetch_each(Stopping(), [0], None, where)
+
+
+def test_samples_are_fetched_together_as_a_list() -> None:
+    dataset = Together()
+    assert fetch_together(dataset, (1, 2), where) == [10, 20]
+    assert dataset.asked == [[1, 2]]
+
+
+@pytest.mark.parametrize("result", [[1], [1, 2, 3], []])
+def test_a_wrong_number_of_samples_is_an_error_in_all_places(result: list[int]) -> None:
+    samples = fetch_together(Together(result), [7, 8], where)
+    assert len(samples) == 2
+    error = samples[0].rebuild()
+    assert isinstance(error, ValueError)
+    assert f"asked for 2 samples and returned {len(result)}" in str(error)
+
+
+def test_an_error_of_fetching_together_takes_all_places() -> None:
+    samples = fetch_together(Together(), [1, 3], where)
+    assert [type(s) for s in samples] == [CapturedError] * 2
+    assert samples[0].where == "at [1, 3]"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        ([1], False),
+        (Fragile(), False),
+        (Together(), True),
+        (type("Off", (), {"__getitems__": None})(), False),
+    ],
+)
+def test_fetching_together_is_found_as_torch_finds_it(dataset: Any, expected: bool) -> None:
+    assert has_getitems(dataset) is expected
