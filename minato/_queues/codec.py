@@ -116,7 +116,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
         and not tensor.__dict__
         and tensor.dtype in _CODES
     )

@@ -177,7 +177,8 @@ def _leaf(value: Any, kind: type) -> Leaf:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether stacking it is a plain copy. `torch.stack` into a column checks the same by itself."""
-    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_quantized
+    odd = tensor.requires_grad or tensor.is_quantized or tensor.is_nested
+    return tensor.is_cpu and tensor.layout is torch.strided and not odd
 
 
 # ---- workers: writing -----------------------------------------------------------------------------------------------

@@ -40,6 +40,9 @@ class OwnNew(ValueError):
     def __new__(cls, a: Any, b: Any) -> OwnNew:
         return super().__new__(cls, a)
 
+    def __init__(self, a: Any, b: Any) -> None:
+        super().__init__(a + b)
+
 
 class OwnText(Exception):
     def __str__(self) -> str:
@@ -190,7 +193,7 @@ def test_stop_iteration_does_not_end_the_users_loop() -> None:
     for error in (StopIteration(3), Local()):
         found = journey(error)
         assert type(found) is DatasetStopIteration
-        assert str(found) == f"the dataset raised StopIteration {WHERE}"
+        assert str(found) == f"StopIteration was raised {WHERE}"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=["interrupt", "exit"])
