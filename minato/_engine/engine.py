@@ -50,12 +50,18 @@ class Engine:
         in_order = plan.worker.order is Order.IN_ORDER
         self._span = 1 + (plan.window if in_order else plan.max_deferral)
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
-        records = max(self._span, plan.window) + 1
-        self._board = PostingBoard(ControlBlock.create(records, plan.worker.num_workers), self._memory.arena)
+        records = max(self._span, plan.window) + 2 * plan.window  # twice: abandoned batches may still be in hand
+        control = ControlBlock.create(records, plan.worker.num_workers)
+        self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
         self._window = Window(plan.window, plan.memory_budget or 0)
-        self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
+        try:
+            self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
+        except BaseException:
+            control.close()
+            keeper.give_back(self._memory)
+            raise
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
@@ -173,10 +179,13 @@ class Engine:
         return len(self._current.out) + (0 if self._ahead is None else len(self._ahead.out))
 
     def _has_room(self) -> bool:
-        """Whether the next batch's record is free: a straggler may keep the record of its own batch in use."""
+        """Whether the next batch's record is free, and no sample would fall behind too far: a straggler keeps the
+        record of its own batch in use, and so does an abandoned batch that is still in some worker's hand."""
+        number = self._board.next_number
         feeds = (self._current,) if self._ahead is None else (self._current, self._ahead)
-        oldest = [n for n in (*(feed.oldest for feed in feeds), *self._void[:1]) if n is not None]
-        return not oldest or self._board.next_number - min(oldest) < self._span
+        straggler = min((feed.oldest for feed in feeds if feed.oldest is not None), default=number)
+        abandoned = min(self._void, default=number)
+        return number - straggler < self._span and number - abandoned < self._board.control.batches
 
     def _reclaim_void(self) -> None:
         if self._void:
@@ -211,7 +220,11 @@ class Engine:
                     self._totals.wait_seconds += time.monotonic() - waiting_since
                 return batch
             if not self._current.out:
-                return None
+                if self._current.exhausted:
+                    return None
+                self._top_up()  # nothing could be posted for want of room; a worker has put something down since
+                if self._current.out or self._current.exhausted:
+                    continue
             waiting_since = waiting_since or time.monotonic()
             self._wait(deadline)
 

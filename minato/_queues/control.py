@@ -195,8 +195,12 @@ class ControlBlock:
     @classmethod
     def create(cls, batches: int, workers: int) -> ControlBlock:
         block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers)
-        os.ftruncate(block.fd, block.nbytes)
-        block.map()
+        try:
+            os.ftruncate(block.fd, block.nbytes)
+            block.map()
+        except BaseException:
+            block.close()
+            raise
         return block
 
     def map(self) -> None:

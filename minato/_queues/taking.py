@@ -22,7 +22,8 @@ class TakingBoard(Board):
     def __init__(
         self, control: ControlBlock, arena: Arena, worker: int = 0, announce: Callable[[], object] = lambda: None
     ) -> None:
-        """`announce` is called, outside the lock, whenever this worker has made a batch ready."""
+        """`announce` is called, outside the lock, whenever this worker has made a batch ready, or has put down work
+        that nobody waits for: its slot can be used again."""
         super().__init__(control, arena)
         self._announce = announce
         self._me = control.worker(worker)
@@ -80,7 +81,8 @@ class TakingBoard(Board):
                 to_collate = complete(words, at, rows_table)
                 words[self._me + Worker.COLLATE] = place.batch + 1 if to_collate else 0
             self._put_down(place.count)
-        if completed and not to_collate:
+            void = words[at + Batch.EPOCH] < words[Header.LIVE_EPOCH]
+        if (completed and not to_collate) or void:
             self._announce()
         return to_collate
 
@@ -135,6 +137,7 @@ class TakingBoard(Board):
         """Put down what the worker has in hand: nobody waits for it."""
         with self._lock:
             self._put_down(self._words[self._me + Worker.COUNT])
+        self._announce()
 
     def enter(self, phase: int) -> None:
         """Announce a phase of a worker's life."""

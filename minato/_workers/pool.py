@@ -42,9 +42,11 @@ class WorkerPool:
         self._context = context
         self._base_seed = base_seed
         self._forks = context.get_start_method() == "fork"
-        self.ready = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._wake = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(plan.num_workers)]
-        self._parent_read, self._parent_write = os.pipe()
+        with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
+            self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(plan.num_workers)]
+            self._parent_read, self._parent_write = (_closed_by(opened, fd) for fd in os.pipe())
+            self._descriptors = opened.pop_all()
         self._processes: dict[int, BaseProcess] = {}
         self._pidfds: dict[int, int] = {}
         self._poll = select.poll()
@@ -155,7 +157,8 @@ class WorkerPool:
             self._forget(worker)
         process.join()
         pid, code = process.pid or 0, process.exitcode
-        process.close()
+        with contextlib.suppress(ValueError):  # somebody else has waited for it: multiprocessing thinks it still runs
+            process.close()
         return pid, code
 
     def _forget(self, worker: int) -> None:
@@ -176,8 +179,7 @@ class WorkerPool:
             self._join_all(grace_s)
             self._signal_all(number)
         self._join_all(None)
-        for fd in (self.ready, self._parent_read, self._parent_write, *self._wake):
-            os.close(fd)
+        self._descriptors.close()
 
     def _join_all(self, grace_s: float | None) -> None:
         deadline = None if grace_s is None else time.monotonic() + grace_s
@@ -196,3 +198,8 @@ class WorkerPool:
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
+
+
+def _closed_by(stack: contextlib.ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
