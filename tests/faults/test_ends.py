@@ -69,7 +69,9 @@ def lose_in_a_cycle(loader, pids):
 
 
 @pytest.mark.parametrize(
-    "leave", [leave_early, raise_in_the_loop, delete_the_iterator, never_begin, lose_in_a_cycle], ids=lambda f: f.__name__
+    "leave",
+    [leave_early, raise_in_the_loop, delete_the_iterator, never_begin, lose_in_a_cycle],
+    ids=lambda f: f.__name__,
 )
 def test_an_abandoned_iterator_stops_its_workers(leave, endless, marks):
     """As with torch's loader."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 
 import pytest
 import torch
@@ -246,33 +248,47 @@ def test_a_dataset_that_was_changed_takes_back_what_was_begun(in_order):
 # --------------------------------------------------------------------------------------------- epochs do not get mixed
 
 
-class LastIsHeld(Dataset):
-    """Sample 0 waits at a gate; every sample leaves a mark."""
+class OneIsHeld(Dataset):
+    """Sample 0 waits at a gate the first time it is asked for; every sample that is done leaves a mark."""
 
-    def __init__(self, gate, marks):
-        self.gate, self.marks = gate, marks
+    def __init__(self, length, gate, marks):
+        self.length, self.gate, self.marks = length, gate, marks
 
     def __len__(self):
-        return 8
+        return self.length
 
     def __getitem__(self, index):
-        if index == 0:
+        if index == 0 and self.marks.once("held"):
             self.gate.wait()
-        self.marks.once(f"sample-{index}-{os.getpid()}-{self.marks.folder.stat().st_mtime_ns}")
+        self.marks.once(f"sample-{index}-{time.monotonic_ns()}")
         return index
 
 
 def test_samples_begun_ahead_do_not_come_early(gate, marks):
-    """One sample of the first epoch is held back until the second epoch's samples wait."""
-    loader = persistent(LastIsHeld(gate, marks), size=2, in_order=False, prefetch_factor=4, generator=None)
+    """One sample of the first epoch is held back until samples of the second are done."""
+    loader = persistent(OneIsHeld(8, gate, marks), size=2, in_order=False, prefetch_factor=4)
     iterator = iter(loader)
     first = [next(iterator).tolist() for _ in range(3)]
-    marks.wait_for("sample", 8)  # seven of this epoch, so one of the next
+    marks.wait_for("sample", 10)  # seven of this epoch, so three of the next
     gate.open()
     first += [batch.tolist() for batch in iterator]
     assert sorted(sum(first, [])) == list(range(8))
     assert sorted(sum((batch.tolist() for batch in loader), [])) == list(range(8))
     assert loader.stats().epochs_started_ahead == 1
+
+
+@pytest.mark.parametrize("collate", [None, torch.tensor], ids=["default-collate", "custom-collate"])
+def test_a_straggler_of_an_epoch_left_early_does_not_shorten_the_next(gate, marks, in_order, collate):
+    """A worker still holds a sample that nobody waits for; the others may wait for it, but not end the epoch."""
+    loader = persistent(OneIsHeld(400, gate, marks), in_order=in_order, collate_fn=collate)
+    iter(loader)
+    marks.wait_for("held")
+    opener = threading.Timer(1.0, gate.open)
+    opener.start()
+    seen = [index for batch in loader for index in batch.tolist()]
+    opener.join()
+    assert sorted(seen) == list(range(400))
+    assert sorted(index for batch in loader for index in batch.tolist()) == list(range(400))
 
 
 def test_an_epoch_left_early_leaves_nothing_to_the_next(in_order):

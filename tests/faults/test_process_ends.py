@@ -89,7 +89,8 @@ def test_all_workers_in_a_long_call_are_gone_soon_after_their_parent_was_killed(
 def two_loaders(first, second):
     """The second's workers are forked while the first's are there, and the other way round."""
     loaders = [
-        DataLoader(Sleepy(10_000_000, 0.001), 4, num_workers=2, worker_init_fn=Signs(marks)) for marks in (first, second)
+        DataLoader(Sleepy(10_000_000, 0.001), 4, num_workers=2, worker_init_fn=Signs(marks))
+        for marks in (first, second)
     ]
     iterators = [iter(loader) for loader in loaders]
     for iterator in iterators:
@@ -214,8 +215,7 @@ def assert_interrupted(script, workers):
 @pytest.mark.parametrize("seconds", [0.001, 30], ids=["busy", "waiting"])
 def test_ctrl_c_gives_one_traceback(seconds, tmp_path, marks):
     text = PREAMBLE + (
-        f"for batch in DataLoader(Sleepy(10**6, {seconds}), 4, num_workers=2, worker_init_fn=Signs(marks)):\n"
-        "    pass\n"
+        f"for batch in DataLoader(Sleepy(10**6, {seconds}), 4, num_workers=2, worker_init_fn=Signs(marks)):\n    pass\n"
     )
     script = Script(tmp_path, text, marks.folder)
     marks.wait_for("started", 2)
@@ -264,8 +264,7 @@ def test_one_may_go_on_after_ctrl_c(tmp_path, marks):
 
 def test_sigterm_ends_the_process_and_its_workers_without_a_word(tmp_path, marks):
     text = PREAMBLE + (
-        "for batch in DataLoader(Sleepy(10**6, .001), 4, num_workers=2, worker_init_fn=Signs(marks)):\n"
-        "    pass\n"
+        "for batch in DataLoader(Sleepy(10**6, .001), 4, num_workers=2, worker_init_fn=Signs(marks)):\n    pass\n"
     )
     script = Script(tmp_path, text, marks.folder)
     marks.wait_for("started", 2)

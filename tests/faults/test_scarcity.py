@@ -207,9 +207,7 @@ def copied(part):
 def test_batches_that_are_held_never_change(collate, persistent, in_order):
     """Some are held for long, some for a while, most not at all: leases come back in every order."""
     dataset = Big(48, kib=64)
-    loader = DataLoader(
-        dataset, 2, num_workers=2, collate_fn=collate, in_order=in_order, persistent_workers=persistent
-    )
+    loader = DataLoader(dataset, 2, num_workers=2, collate_fn=collate, in_order=in_order, persistent_workers=persistent)
     held = []
     for dataset.epoch in range(6):
         passing = []

@@ -75,6 +75,8 @@ class Maker:
             case "array":
                 return array_of(*rest, seed)
             case "scalar":
+                if np.dtype(rest[0]).kind in "fc":  # torch makes numbers of them, which changes what kind of NaN it is
+                    return np.dtype(rest[0]).type(values.standard_normal())
                 return array_of(rest[0], (1,), seed)[0]
             case "int":
                 return int(values.randint(-(2**62), 2**62))

@@ -34,7 +34,7 @@ def real_bytes(arena: Arena) -> int:
     return os.fstat(arena.fd).st_blocks * 512
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     writes=st.lists(
         st.tuples(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from minato._queues.arena import Arena
 from minato._queues.keys import read_keys, unpickled, write_keys
 
-
 KEY = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(),

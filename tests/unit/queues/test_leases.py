@@ -74,7 +74,7 @@ def test_a_reference_cycle_holds_its_slot_until_it_is_collected(slots: Slots) ->
 @settings(max_examples=80)
 @given(st.data())
 def test_accounting_agrees_with_the_model(data: st.DataObject) -> None:
-    """Any course of taking, lending, letting go and putting back: a slot has one holder, content stays, none is lost."""
+    """Any course of taking, lending, letting go and putting back: one holder per slot, and none is lost."""
     arena = Arena.create()
     most = data.draw(st.integers(0, 3))
     slots = Slots(arena, most)

@@ -15,7 +15,7 @@ def positions(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data())
 def test_any_course_of_an_epoch_agrees_with_the_model(data: st.DataObject) -> None:
     """Batches are issued and positions delivered in any order; all that the ledger tells is checked after each."""
