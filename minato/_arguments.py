@@ -91,11 +91,11 @@ def _check_threshold(name: str, value: Any, optional: bool) -> None:
         return
     if isinstance(value, str):
         number = value[1:]
-        if not value.startswith("p") or not number.replace(".", "", 1).isdigit() or not 0 < float(number) < 100:
+        if not value.startswith("p") or not number.replace(".", "", 1).isdecimal() or not 0 < float(number) < 100:
             raise ValueError(f"{name} as a percentile must be 'p' and a number between 0 and 100, got {value!r}")
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a percentile such as 'p75', seconds, or None, got {value!r}")
-    elif value <= 0:
+    elif not value > 0:
         raise ValueError(f"{name} in seconds must be positive, got {value!r}")
 
 

@@ -21,6 +21,7 @@ import io
 import pickle
 import traceback
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 
@@ -72,8 +73,8 @@ class CapturedError:
         lineage = tuple((c.__module__, c.__qualname__) for c in type(error).__mro__ if issubclass(c, BaseException))
         return cls(
             lineage=lineage,
-            args=tuple(_picklable(a) for a in error.args),
-            attributes={k: _picklable(v) for k, v in vars(error).items() if k != "__notes__"},
+            args=tuple(_picklable(a) for a in _arguments(error)),
+            attributes={k: _picklable(v) for k, v in _attributes(error).items()},
             message=_text(error),
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
             where=where,
@@ -98,9 +99,27 @@ class CapturedError:
             exact = (module, name) == self.lineage[0]
             error = _make(error_type, self.args if exact else (f"{self.lineage[0][1]}: {self.message}",))
             if error is not None:
-                vars(error).update(self.attributes)
+                for name, value in self.attributes.items():
+                    setattr(error, name, value)
                 return error
         return RuntimeError(f"{self.lineage[0][1]}: {self.message}")
+
+
+def _arguments(error: BaseException) -> tuple[Any, ...]:
+    """What the builtin part of an error is made from; OSError keeps file names outside its `args`."""
+    if isinstance(error, OSError) and error.filename is not None and len(error.args) == 2:
+        second = () if error.filename2 is None else (None, error.filename2)
+        return (*error.args, error.filename, *second)
+    return error.args
+
+
+def _attributes(error: BaseException) -> dict[str, Any]:
+    """What an error holds besides its arguments; some builtin errors keep a few fields outside `__dict__`."""
+    fields = {name: getattr(error, name) for name in ("name", "path") if isinstance(error, (ImportError, NameError))}
+    if isinstance(error, AttributeError):
+        fields = {"name": error.name}
+    own = {name: value for name, value in vars(error).items() if name != "__notes__"}
+    return {name: value for name, value in fields.items() if value is not None} | own
 
 
 def _make(error_type: type[BaseException], args: tuple[Any, ...]) -> BaseException | None:
@@ -109,8 +128,14 @@ def _make(error_type: type[BaseException], args: tuple[Any, ...]) -> BaseExcepti
         error = error_type.__new__(error_type, *args)
     except Exception:  # a __new__ of its own with other arguments: a base class stands in
         return None
-    error.args = args
-    return error if isinstance(error, error_type) else None
+    if not isinstance(error, error_type):
+        return None
+    builtin = next(c for c in error_type.__mro__ if c.__module__ == "builtins")
+    try:
+        vars(builtin)["__init__"](error, *args)  # fills fields outside `__dict__`: OSError's, UnicodeError's
+    except Exception:
+        error.args = args
+    return error
 
 
 def _find_class(module: str, qualified_name: str) -> type[BaseException] | None:
@@ -144,17 +169,33 @@ def unpicklable_path(root: object, name: str, limit: int = 2000) -> str:
     Follows `__dict__`, list, tuple and dict items from `root` to the deepest part that fails by itself. Looks at no
     more than `limit` objects, since it only serves an error message.
     """
-    path, node, seen = name, root, 0
-    while True:
+    return name + (_Search(limit).below(root) or "")
+
+
+class _Search:
+    """Finds the way to a part that cannot be pickled although all of its own parts can."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._seen: set[int] = set()
+
+    def below(self, node: object) -> str | None:
+        """The way from `node`, empty if it is the culprit itself; None if it only refers back to where we came from."""
+        self._seen.add(id(node))
+        refers_back = False
         for label, child in _children(node):
-            seen += 1
-            if seen > limit:
-                return path
-            if not _pickles(child):
-                path, node = path + label, child
+            self._left -= 1
+            if self._left < 0:
                 break
-        else:
-            return path
+            if _pickles(child):
+                continue
+            if id(child) in self._seen:
+                refers_back = True
+                continue
+            way = self.below(child)
+            if way is not None:
+                return label + way
+        return None if refers_back else ""
 
 
 def _children(node: object) -> list[tuple[str, object]]:
@@ -162,7 +203,9 @@ def _children(node: object) -> list[tuple[str, object]]:
         return [(f"[{k!r}]", v) for k, v in node.items()]
     if isinstance(node, (list, tuple)):
         return [(f"[{i}]", v) for i, v in enumerate(node)]
-    return [(f".{k}", v) for k, v in vars(node).items()] if hasattr(node, "__dict__") and not callable(node) else []
+    if isinstance(node, (type, FunctionType)) or not hasattr(node, "__dict__"):
+        return []
+    return [(f".{k}", v) for k, v in vars(node).items()]
 
 
 def _pickles(value: object) -> bool:

@@ -10,7 +10,7 @@ is dropped, and this loader does not try again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from .._workers.sync import DatasetWatch
 # Their order depends on a generator and a length only. Not DistributedSampler: set_epoch changes it between epochs.
 _FORESEEABLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
+MOST_FORESEEN = 4_000_000  # positions drawn at once; more would hold up the last batches of the epoch before
+
 
 class Forecast:
     """Foresees the order of the next epoch of one sampler."""
@@ -28,6 +30,7 @@ class Forecast:
     def __init__(self, batch_sampler: Any) -> None:
         self._batch_sampler = batch_sampler
         self._sampler = batch_sampler.sampler if type(batch_sampler) is BatchSampler else batch_sampler
+        self._per_batch: int = getattr(batch_sampler, "batch_size", 1)
         self._given_up = type(self._sampler) not in _FORESEEABLE
         self._made: _Made | None = None
 
@@ -35,14 +38,19 @@ class Forecast:
         """The next epoch's batches, drawn without leaving a trace on the generator; None if they cannot be foreseen."""
         if self._given_up:
             return None
+        if self._given() is not None and len(self._batch_sampler) * self._per_batch > MOST_FORESEEN:
+            self.give_up()
+            return None
         generator = self._generator()
         before = generator.get_state()
         batches = iter(self._batch_sampler)
-        first = list(_up_to_one(batches))  # torch's samplers draw what they need with their first element
+        # A given generator is drawn from while the sampler goes on, so all has to be drawn now. From the default one
+        # samplers take only what they need at once, with their first element.
+        drawn = list(islice(batches, 1) if self._given() is None else batches)
         after = generator.get_state()
         generator.set_state(before)
         self._made = _Made(_bytes(before), after, len(self._batch_sampler), DatasetWatch(self._sampler))
-        return chain(first, batches)
+        return chain(drawn, batches)
 
     def came_true(self, batch_sampler: Any) -> bool:
         """Whether the epoch that begins now with `batch_sampler` is the one foreseen; then the generator moves on."""
@@ -64,8 +72,12 @@ class Forecast:
         self._made = None
         self._given_up = True
 
-    def _generator(self) -> torch.Generator:
+    def _given(self) -> torch.Generator | None:
         given: torch.Generator | None = getattr(self._sampler, "generator", None)
+        return given
+
+    def _generator(self) -> torch.Generator:
+        given = self._given()
         return torch.default_generator if given is None else given
 
 
@@ -78,12 +90,6 @@ class _Made:
         self.draws = _bytes(after) != before
         self.length = length
         self.sampler = sampler
-
-
-def _up_to_one(batches: Iterator[Any]) -> Iterator[Any]:
-    for batch in batches:
-        yield batch
-        return
 
 
 def _bytes(state: torch.Tensor) -> bytes:

@@ -36,13 +36,27 @@ class Board:
         words, at = self._words, self.control.batch(batch)
         if words[at + Batch.SLOT] < 0:
             with self._lock:
+                self._finish_binding()
                 if words[at + Batch.SLOT] < 0:
-                    # Off the stack first: a kill in between loses the slot until recovery, never gives it out twice.
-                    words[Header.FREE_SLOTS] -= 1
-                    slot = words[self.control.free_base + words[Header.FREE_SLOTS]]
+                    slot = words[self.control.free_base + words[Header.FREE_SLOTS] - 1]
                     self.row_table(slot, words[at + Batch.ROWS])[:] = 0
+                    # Killed from here on, a worker leaves word that the slot may still be on the stack.
+                    words[Header.BINDING] = batch + 1
                     words[at + Batch.SLOT] = slot
+                    words[Header.FREE_SLOTS] -= 1
+                    words[Header.BINDING] = 0
         return words[at + Batch.SLOT]
+
+    def _finish_binding(self) -> None:
+        """Take off the stack what a worker bound and was killed before taking off. Under the lock, before any use of
+        the stack."""
+        words = self._words
+        if words[Header.BINDING]:
+            slot = words[self.control.batch(words[Header.BINDING] - 1) + Batch.SLOT]
+            count = words[Header.FREE_SLOTS]
+            if count and words[self.control.free_base + count - 1] == slot:
+                words[Header.FREE_SLOTS] = count - 1
+            words[Header.BINDING] = 0
 
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""
@@ -55,7 +69,7 @@ class Board:
         if tail - self._words[Header.ORPHAN_HEAD] >= self.control.orphans:
             raise InternalError(f"more than {self.control.orphans} pieces of work orphaned at once")
         at = self.control.orphan(tail)
-        self._words[at], self._words[at + 1], self._words[at + 2] = batch, first, count
+        self._words[at], self._words[at + 1], self._words[at + 2] = batch, first, first + count
         self._words[Header.ORPHAN_TAIL] = tail + 1
 
 

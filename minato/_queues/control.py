@@ -47,6 +47,8 @@ class Header:
     """Sample layouts registered so far."""
     FREE_SLOTS = 12
     """Slots on the stack of free ones. As many as there are posted batches without a slot."""
+    BINDING = 13
+    """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
 
@@ -182,7 +184,7 @@ class ControlBlock:
         self.workers = workers
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
-        self.orphans = 64 + workers * _ORPHANS_PER_WORKER
+        self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
         self._orphan_base = self._worker_base + workers * _WORKER_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS

@@ -38,7 +38,10 @@ class LayoutBook:
         return word if word is not None else self._register(layout)
 
     def _register(self, layout: Layout) -> int:
-        packed = codec.pack(layout)
+        try:
+            packed = codec.pack(layout)
+        except Exception:  # a namedtuple class that cannot be pickled: the ordinary way says so to the user
+            return NO_LAYOUT
         with self._control.lock:
             self._refresh()
             if layout in self._words:
@@ -61,7 +64,7 @@ class LayoutBook:
 
 def _hashable(layout: Layout) -> bool:
     """Dictionary keys of samples are part of a layout, and pickled with it: only plain ones qualify."""
-    return all(type(key) in (str, int, bool) for key in _keys(layout.root))
+    return all(type(key) in (str, int) for key in _keys(layout.root))
 
 
 def _keys(node: Any) -> list[Any]:

@@ -50,8 +50,9 @@ class PostingBoard(Board):
         record[Batch.STATE] = State.OPEN
         record[Batch.FLAGS] = flags
         record[Batch.WORKER] = worker
-        words[at : at + BATCH_WORDS] = record
         with self._lock:
+            self._finish_binding()  # needs the record that is about to be replaced
+            words[at : at + BATCH_WORDS] = record
             words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
             words[Header.FREE_SLOTS] += 1
             if first:
@@ -95,6 +96,7 @@ class PostingBoard(Board):
         """Offer a slot that has memory in place of a free one that has none yet. Returns the one to take back."""
         words, base = self._words, self.control.free_base
         with self._lock:
+            self._finish_binding()
             count = words[Header.FREE_SLOTS]
             free = words[base : base + count].tolist()
             cold = next((slot for slot in free if not is_warm(slot)), warm)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .._errors import InternalError
 from .board import Board, complete
-from .control import Batch, ControlBlock, Header, Phase, State, Worker
+from .control import Batch, ControlBlock, Flag, Header, Phase, State, Worker
 from .ledger import Ledger
 from .rows import Column
 
@@ -62,6 +62,8 @@ def recover(
 
 def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
     control, words, ledger = board.control, board.control.words, epoch.ledger
+    for batch in epoch.slots:
+        _void_half_result(board, batch)
     owners = {batch: _owners(board, batch) for batch in epoch.slots}
     placed = [int(p) - 1 for column in owners.values() for p in column[column > 0]] if ledger else []
     for batch in epoch.homes:
@@ -81,6 +83,16 @@ def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
             claimed = words[control.batch(batch) + Batch.CLAIMED]
             _post_spares(control, batch, (owners[batch][:claimed] == 0) & hands.unclaimed(batch, claimed))
         _post_collation(board, batch, hands)
+
+
+def _void_half_result(board: Board, batch: int) -> None:
+    """A worker that had all rows of a batch was killed handing in their result: they may go to other samples now."""
+    words, at = board.control.words, board.control.batch(batch)
+    if words[at + Batch.STATE] == State.OPEN and words[at + Batch.FLAGS] & Flag.RESULT:
+        owners = _owners(board, batch)
+        if not owners.all():
+            owners[:] = 0
+            words[at + Batch.FLAGS] &= ~(Flag.RESULT | Flag.ERROR)
 
 
 class _Hands:
@@ -123,6 +135,7 @@ def _rebuild_free_slots(control: ControlBlock, free: list[int]) -> None:
     words = control.words
     words[control.free_base : control.free_base + len(free)] = array("q", free)
     words[Header.FREE_SLOTS] = len(free)
+    words[Header.BINDING] = 0
 
 
 def _clear_hand(words: memoryview, me: int) -> None:
@@ -137,7 +150,7 @@ def _post_spares(control: ControlBlock, batch: int, mask: Mask) -> None:
         if words[Header.SPARE_TAIL] - words[Header.SPARE_HEAD] >= control.orphans:
             raise InternalError(f"more than {control.orphans} stretches of rows without a writer")
         at = control.spare(words[Header.SPARE_TAIL])
-        words[at], words[at + 1], words[at + 2] = batch, row, count
+        words[at], words[at + 1], words[at + 2] = batch, row, row + count
         words[Header.SPARE_TAIL] += 1
 
 
@@ -147,9 +160,9 @@ def _post_collation(board: Board, batch: int, hands: _Hands) -> None:
     words, at = control.words, control.batch(batch)
     if words[at + Batch.STATE] not in (State.OPEN, State.COLLATING) or batch in hands.collating:
         return
-    if words[at + Batch.SLOT] < 0:
-        if words[at + Batch.TICKETS] == 0:
-            board.post_orphan(batch, 0, 0)
+    if words[at + Batch.TICKETS] == 0 and not words[at + Batch.FLAGS] & Flag.RESULT:
+        board.post_orphan(batch, 0, 0)  # an empty batch has nothing but its collation
+    if words[at + Batch.SLOT] < 0 or words[at + Batch.TICKETS] == 0:
         return
     table = board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
     if table[:, Column.OWNER].all() and complete(words, at, table):

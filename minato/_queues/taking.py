@@ -182,12 +182,12 @@ class TakingBoard(Board):
         if head == words[Header.ORPHAN_TAIL]:
             return None
         entry = self.control.orphan(head)
-        batch, first, count = words[entry : entry + 3]
-        if count > 1:  # one at a time: if a sample kills its worker, the next death names it
-            words[entry + 1], words[entry + 2] = first + 1, count - 1
+        batch, first, end = words[entry : entry + 3]
+        if end - first > 1:  # one at a time: if a sample kills its worker, the next death names it
+            words[entry + 1] = first + 1  # a single store: a kill leaves no entry that is half of each
         else:
             words[Header.ORPHAN_HEAD] = head + 1
-        if count:
+        if end > first:
             return self._take(batch, first, 1)
         words[self._me + Worker.COLLATE] = batch + 1
         self._enter(Phase.COLLATING)
@@ -207,14 +207,13 @@ class TakingBoard(Board):
         if head == words[Header.SPARE_TAIL]:
             return None
         entry = self.control.spare(head)
-        batch, row, rows = words[entry : entry + 3]
+        batch, row, end = words[entry : entry + 3]
         if words[self.control.batch(batch) + Batch.EPOCH] != epoch:
             return None
-        if rows <= count:
+        if end - row <= count:
             words[Header.SPARE_HEAD] = head + 1
-            return Place(batch, row, rows)
+            return Place(batch, row, end - row)
         words[entry + 1] = row + count
-        words[entry + 2] = rows - count
         return Place(batch, row, count)
 
     def _claim_open(self, epoch: int, count: int) -> Place:
@@ -222,6 +221,9 @@ class TakingBoard(Board):
         cursor = Header.CLAIM_EVEN + (epoch & 1)
         number = words[cursor]
         at = self.control.batch(number)
+        if words[at + Batch.CLAIMED] == words[at + Batch.ROWS]:  # who claimed the last row was killed at once
+            number += 1
+            at = self.control.batch(number)
         row = words[at + Batch.CLAIMED]
         count = min(count, words[at + Batch.ROWS] - row)
         words[at + Batch.CLAIMED] = row + count

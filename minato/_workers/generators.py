@@ -54,8 +54,8 @@ class PythonGenerator:
     """`random`'s global instance."""
 
     def __init__(self) -> None:
-        instance = random._inst
-        address = id(instance) + object.__basicsize__
+        self._instance: Any = random._inst
+        address = id(self._instance) + object.__basicsize__
         *state, index = random.getstate()[1]
         known = ctypes.string_at(address, _PYTHON_BYTES) == np.array([index, *state], np.uint32).tobytes()
         self._address = address if known else None
@@ -63,12 +63,13 @@ class PythonGenerator:
     def glance(self) -> object:
         if self._address is None:
             return random.getstate()
-        return ctypes.string_at(self._address, _PYTHON_BYTES)
+        return ctypes.string_at(self._address, _PYTHON_BYTES), self._instance.gauss_next
 
     def rewind(self, glance: Any) -> None:
-        if isinstance(glance, bytes):
-            index, *state = np.frombuffer(glance, np.uint32).tolist()
-            glance = (random.getstate()[0], (*state, index), None)
+        if self._address is not None:
+            block, spare = glance
+            index, *state = np.frombuffer(block, np.uint32).tolist()
+            glance = (random.getstate()[0], (*state, index), spare)
         random.setstate(glance)
 
     def save(self) -> Any:

@@ -47,6 +47,8 @@ class Randomness:
         self._salts = {generator: salt for salt, generator in enumerate(self._seeded)}
         self._quiet: dict[Generator, int] = dict.fromkeys(self._seeded, 0)
         """Generators on trial: samples in a row that left them alone."""
+        self._before: list[object] = []
+        """What the watched generators looked like before the run."""
         self._fresh: dict[Generator, object] = {}
         """Generators on trial: what they looked like right after seeding."""
 
@@ -65,12 +67,17 @@ class Randomness:
                 generator.seed(seed ^ self._salts[generator])
             self._fresh = {generator: generator.glance() for generator in self._quiet}
 
-        before = self.glances()
+        self._before = before = self.glances()
         samples = fetch(reseed if self._seeded else None)
         self._judge()
-        if self.were_used(before):
+        while self.were_used(before):
+            self._before = before = self.glances()
             with self.preserved():
                 samples = fetch(reseed)
+                self._judge()
+                used = self.glances() != before
+            if not used:
+                break
         return samples
 
     def glances(self) -> list[object]:
@@ -110,4 +117,5 @@ class Randomness:
                 del self._quiet[generator]
                 self._seeded.remove(generator)
                 self._watched.append(generator)
+                self._before.append(glance)  # watched for the rest of the run as well
         self._fresh = {}

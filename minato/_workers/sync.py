@@ -57,7 +57,8 @@ class DatasetWatch:
             if any(path[:n] in changed for n in range(1, len(path))):
                 continue  # inside a value that is sent as a whole
             if self._is_sendable(path, now[path].value):
-                self._patch.pop(path, None)
+                for old in [p for p in self._patch if p[: len(path)] == path]:
+                    del self._patch[old]  # a change inside what is replaced now
                 self._patch[path] = now[path].value
                 fresh = True
         return dict(self._patch) if fresh else None

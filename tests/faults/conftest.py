@@ -1,4 +1,4 @@
-"""Fixtures of the fault suite. All of it is about promises of minato's own; comments say where torch's loader agrees."""
+"""Fixtures of the fault suite, which is about promises of minato's own; comments say where torch's loader agrees."""
 
 from __future__ import annotations
 

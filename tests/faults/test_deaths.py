@@ -47,7 +47,7 @@ def assert_whole_epoch(batches, in_order, length=LENGTH, size=BATCH):
         assert got == expected
     else:
         assert [len(batch) for batch in got] == [len(batch) for batch in expected]
-        assert sorted(sum(got, [])) == list(range(length))
+        assert sorted(number for batch in got for number in batch) == list(range(length))
 
 
 def assert_one_death_told(caught, pid, way):
@@ -254,7 +254,7 @@ def test_death_of_a_worker_whose_stream_has_ended_does_no_harm():
     batches = [next(iterator).tolist() for _ in range(8)]
     os.kill(iterator.worker_pids[0], signal.SIGKILL)
     batches += [batch.tolist() for batch in iterator]
-    assert sorted(sum(batches, [])) == [0, 1, *range(1000, 1060)]
+    assert sorted(number for batch in batches for number in batch) == [0, 1, *range(1000, 1060)]
     # The next epoch needs that worker again: it has begun nothing yet, so another may take its place, or its death is
     # an error. What must not happen is waiting for it for ever.
     try:

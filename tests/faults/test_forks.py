@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -63,7 +61,7 @@ def test_a_forked_copy_that_closes_leaves_the_workers_alone():
 def test_copies_of_a_loader_do_not_share_memory_with_it():
     """The loader keeps its shared memory from one epoch to the next; a copy has to get its own."""
     dataset = Big(60, kib=64)
-    loader = DataLoader(dataset, 4, num_workers=1)
+    loader = DataLoader(dataset, 4, num_workers=1, timeout=10)
     list(loader)
 
     def iterate(epoch):
@@ -79,24 +77,16 @@ def test_copies_of_a_loader_do_not_share_memory_with_it():
             iterate(7)
         loader.close()
 
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            in_the_copy()
-            code = 0
-        finally:
-            os._exit(code)
-    try:
+    def in_the_original():
         for _ in range(3):
             iterate(3)
-    finally:
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    assert forked(in_the_copy, in_the_original) == 0
 
 
 def test_what_a_copy_iterates_does_not_change_batches_the_original_holds():
     dataset = Big(40, kib=64)
-    loader = DataLoader(dataset, 4, num_workers=1)
+    loader = DataLoader(dataset, 4, num_workers=1, timeout=10)
     held = list(loader)
     before = [batch.clone() for batch in held]
 
@@ -115,7 +105,7 @@ class SharedLoaderInside(Dataset):
     """Each sample is an epoch of a loader that was made, and used, in the main process."""
 
     def __init__(self):
-        self.inner = DataLoader(Big(24, kib=64), 4, num_workers=1)
+        self.inner = DataLoader(Big(24, kib=64), 4, num_workers=1, timeout=10)
         list(self.inner)
 
     def __len__(self):
@@ -128,7 +118,7 @@ class SharedLoaderInside(Dataset):
 
 def test_workers_that_inherit_one_loader_each_use_their_own_copy():
     dataset = SharedLoaderInside()
-    for index, batch in enumerate(DataLoader(dataset, 1, num_workers=2)):
+    for index, batch in enumerate(DataLoader(dataset, 1, num_workers=2, timeout=20)):
         assert batch.tolist() == [[1000 * index + number for number in range(24)]]
     dataset.inner.close()
 

@@ -89,7 +89,7 @@ def wrapped_in_a_subset(dataset):
 
 
 def wrapped_in_a_concatenation(dataset):
-    return ConcatDataset([Subset(dataset, range(0, 20)), Subset(dataset, range(20, 40))])
+    return ConcatDataset([Subset(dataset, range(20)), Subset(dataset, range(20, 40))])
 
 
 @pytest.mark.parametrize(
@@ -268,12 +268,12 @@ def test_samples_begun_ahead_do_not_come_early(gate, marks):
     """One sample of the first epoch is held back until samples of the second are done."""
     loader = persistent(OneIsHeld(8, gate, marks), size=2, in_order=False, prefetch_factor=4)
     iterator = iter(loader)
-    first = [next(iterator).tolist() for _ in range(3)]
+    first = [index for _ in range(3) for index in next(iterator).tolist()]
     marks.wait_for("sample", 10)  # seven of this epoch, so three of the next
     gate.open()
-    first += [batch.tolist() for batch in iterator]
-    assert sorted(sum(first, [])) == list(range(8))
-    assert sorted(sum((batch.tolist() for batch in loader), [])) == list(range(8))
+    first += [index for batch in iterator for index in batch.tolist()]
+    assert sorted(first) == list(range(8))
+    assert sorted(index for batch in loader for index in batch.tolist()) == list(range(8))
     assert loader.stats().epochs_started_ahead == 1
 
 

@@ -32,7 +32,7 @@ class InALongCall(Rows):
         return index
 
 
-# ------------------------------------------------------------------------------------------------ a parent that is killed
+# ---------------------------------------------------------------------------------------------- a parent that is killed
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def test_another_child_of_the_parent_does_not_keep_the_workers_alive(marks):
                 os.kill(pid, signal.SIGKILL)
 
 
-# -------------------------------------------------------------------------------------------------- interpreters that end
+# ------------------------------------------------------------------------------------------------ interpreters that end
 
 
 PREAMBLE = """
@@ -152,7 +152,7 @@ def test_an_interpreter_with_a_live_iterator_ends_quietly(how, tmp_path, marks):
     """As with torch's loader."""
     ends = {
         "global": "iterator = iter(loader(Sleepy(10**6, .001), 4)); next(iterator)",
-        "cycle": "iterator = iter(loader(Sleepy(10**6, .001), 4)); next(iterator); iterator.me = iterator; del iterator",
+        "cycle": "it = iter(loader(Sleepy(10**6, .001), 4)); next(it); it.me = it; del it",
         "persistent": "kept = loader(Rows(40), 4, persistent_workers=True); list(kept)",
     }
     text = PREAMBLE + (

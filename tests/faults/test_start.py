@@ -107,7 +107,7 @@ def test_what_is_shared_stays_shared_with_spawned_workers():
     """As with torch's loader."""
     dataset = SharedState(multiprocessing.get_context("spawn"))
     loader = DataLoader(dataset, 2, num_workers=2, multiprocessing_context="spawn")
-    assert sorted(sum((batch.tolist() for batch in loader), [])) == list(range(8))
+    assert sorted(index for batch in loader for index in batch.tolist()) == list(range(8))
     assert dataset.seen.tolist() == [1] * 8
     assert dataset.total.value == 28
 

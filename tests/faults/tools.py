@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -92,25 +93,26 @@ def caught_warnings():
     caught += [(record.category, str(record.message)) for record in records]
 
 
-def forked(body, within_s=PATIENCE_S):
-    """Run `body` in a forked copy of this process; returns its exit code: 0, 1 after an exception, 124 if it hung."""
+def forked(body, meanwhile=lambda: None, within_s=PATIENCE_S):
+    """Run `body` in a forked copy of this process, and `meanwhile` here; returns the copy's exit code, 0 or 1."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             body()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return 124
+    try:
+        meanwhile()
+        peek = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        until(lambda: os.waitid(os.P_PID, pid, peek) is not None, "the copy to end", within_s)
+    finally:
+        os.kill(pid, 9)  # too late to matter, if all went well
+        status = os.waitpid(pid, 0)[1]
+    return os.waitstatus_to_exitcode(status)
 
 
 class Script:

@@ -115,14 +115,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
 ]
 
 
-NOT_YET = ["slow_timeout='p\u00b2'", "slow_timeout=nan"]
-
-
 def cases() -> Iterator[Any]:
     for case in BAD:
-        label = f"{case[0]}={case[1]!r}"
-        marks = [pytest.mark.xfail(reason="gets past the check")] if label in NOT_YET else []
-        yield pytest.param(*case, id=label, marks=marks)
+        yield pytest.param(*case, id=f"{case[0]}={case[1]!r}")
 
 
 @pytest.mark.parametrize(("name", "value", "error", "needed"), [*cases()])

@@ -91,7 +91,6 @@ def test_an_error_keeps_its_type_arguments_text_and_attributes(error: Exception)
     assert {k: v for k, v in vars(found).items() if k != "__notes__"} == vars(error)
 
 
-@pytest.mark.xfail(reason="builtin errors are made without their __init__, which fills these fields")
 @pytest.mark.parametrize(
     ("error", "names"),
     [
@@ -229,11 +228,7 @@ def broken() -> Any:
         (Holder(parts=[1, Holder(x={"k": (broken(),)})]), "dataset.parts[1].x['k'][0]"),
         ({3: broken()}, "dataset[3]"),
         (broken(), "dataset"),
-        pytest.param(
-            Holder(transform=CallableHolder(transforms=[1, lambda: 1])),
-            "dataset.transform.transforms[1]",
-            marks=pytest.mark.xfail(reason="objects that can be called, as transforms are, are not looked into"),
-        ),
+        (Holder(transform=CallableHolder(transforms=[1, lambda: 1])), "dataset.transform.transforms[1]"),
     ],
     ids=["fine", "attribute", "nested", "deep", "dict", "itself", "inside a callable"],
 )
@@ -241,7 +236,6 @@ def test_the_part_that_cannot_be_pickled_is_named(root: Any, expected: str) -> N
     assert unpicklable_path(root, "dataset") == expected
 
 
-@pytest.mark.xfail(reason="objects seen before are looked into again")
 def test_a_part_that_refers_back_is_not_followed_in_circles() -> None:
     root = Holder()
     root.parent = Holder(child=root)  # type: ignore[attr-defined]

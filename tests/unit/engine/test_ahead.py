@@ -83,17 +83,7 @@ def test_the_foreseen_epochs_are_those_that_torch_would_give(make: Any, wrap: An
     assert torch.equal(generator_of(getattr(sampler, "sampler", sampler)).get_state(), end)
 
 
-LAZY = "RandomSampler draws more than its first element needs, later, from the generator it was given"
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(make, marks=pytest.mark.xfail(reason=LAZY)) if name.startswith("random, generator") else make
-        for name, make in SAMPLERS.items()
-    ],
-    ids=SAMPLERS,
-)
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 def test_the_whole_epoch_may_be_drawn_before_it_begins(make: Any) -> None:
     """A short epoch is posted entirely ahead; that leaves no trace on the generator either."""
     torch.manual_seed(3)

@@ -111,7 +111,6 @@ def test_everything_is_delivered_once_when_workers_die_between_calls(late: bool,
     run_state_machine_as_test(machine(late=late, collates=collates, fused=False), settings=SETTINGS)
 
 
-@pytest.mark.xfail(strict=False, reason="meets, now and then, what test_kills.py shows one by one")
 @MODES
 def test_everything_is_delivered_once_when_workers_die_inside_calls(late: bool, collates: bool) -> None:
     run_state_machine_as_test(machine(late=late, collates=collates, fused=True), settings=SETTINGS)

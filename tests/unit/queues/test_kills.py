@@ -89,26 +89,12 @@ MODES = {
 }
 
 
-TORN_ENTRY = "an entry of the orphan ring takes two stores to shorten"
-STUCK_CURSOR = "the claim cursor stays at a batch whose last row was claimed"
-LOST_SLOT = "until recovery there is one free slot too few, and the last batch takes what lies below the stack"
-STALE_RESULT = "flag and offset of a result stay when the rows it belongs to are given to other samples"
-KNOWN = {
-    **{(mode, "pull", True, 40): TORN_ENTRY for mode in MODES},
-    **{(mode, "claim", False, others): STUCK_CURSOR for mode in MODES if MODES[mode][0] for others in (0, 5, 40)},
-    **{(mode, "bind", True, 40): LOST_SLOT for mode in MODES},
-    **{(mode, "bind", False, 40): LOST_SLOT for mode in MODES if not MODES[mode][1]},
-    ("overtaking, collated", "finish", False, 5): STALE_RESULT,
-}
-
-
 def cases() -> Iterator[Any]:
     calls = ["pull", "claim", "bind", "commit", "collate", "finish"]
     for case in itertools.product(MODES, calls, [False, True], [0, 5, 40]):
         mode, call, orphans, others = case
-        marks = [pytest.mark.xfail(reason=KNOWN[case])] if case in KNOWN else []
         label = f"{mode}, {call}, {'with orphans' if orphans else 'fresh'}, {others} steps later"
-        yield pytest.param(*case, marks=marks, id=label)
+        yield pytest.param(*case, id=label)
 
 
 @pytest.mark.parametrize(("mode", "call", "orphans", "others"), [*cases()])
@@ -116,7 +102,6 @@ def test_a_kill_inside_a_call_loses_nothing(mode: str, call: str, orphans: bool,
     assert failures(*MODES[mode], call, orphans, others) == []
 
 
-@pytest.mark.xfail(reason=STALE_RESULT)
 def test_a_result_handed_in_by_halves_is_not_used_for_other_samples() -> None:
     """A worker had all samples of a batch and died handing in their collation; other samples get the batch's rows."""
     found = []

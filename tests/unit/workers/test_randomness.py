@@ -15,10 +15,6 @@ from hypothesis import strategies as st
 
 from minato._workers.randomness import QUIET_SAMPLES, Randomness, sample_seed
 
-GIVEN_UP_WITHIN_A_RUN = pytest.mark.xfail(
-    reason="a generator that is given up in the middle of a run is not watched for the rest of it"
-)
-
 
 class FakeGenerator:
     """Draws its own seed and a counter; counts what is done to it."""
@@ -136,7 +132,6 @@ def partitions(count: int) -> st.SearchStrategy[list[list[int]]]:
     return st.sets(st.integers(1, count - 1), max_size=12).map(cut)
 
 
-@GIVEN_UP_WITHIN_A_RUN
 @settings(max_examples=60, derandomize=True)
 @given(partitions(120), st.sampled_from([0, 1, 20, 31, 32, 33, 64, 119]), st.integers(0, 1))
 def test_any_division_into_runs_gives_the_same_samples(runs: list[list[int]], start: int, which: int) -> None:
@@ -151,7 +146,6 @@ def test_any_division_into_runs_gives_the_same_samples(runs: list[list[int]], st
     assert found == [((1000 * p) ^ salt, 1) if p >= start else None for p in range(120)]
 
 
-@pytest.mark.xfail(reason="the second fetch of a run is not watched")
 def test_a_generator_first_drawn_from_in_the_second_fetch_is_found_out_too() -> None:
     """With seeds of their own, samples may take other branches."""
 
@@ -181,7 +175,7 @@ def draw_all(position: int) -> Any:
     return random.random(), random.gauss(), np.random.rand(), np.random.randn(), torch.rand(()).item(), position
 
 
-@pytest.mark.parametrize("length", [1, 8, 40, pytest.param(120, marks=GIVEN_UP_WITHIN_A_RUN)])
+@pytest.mark.parametrize("length", [1, 8, 40, 120])
 def test_the_real_generators_give_the_same_for_any_division(length: int) -> None:
     """Quiet at first, so that all three are given up; then samples draw from all of them."""
     randomness = Randomness()
