@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterable
 from multiprocessing.context import BaseContext
@@ -43,7 +44,10 @@ class Engine:
         self._base_seed = base_seed
         self._pid = os.getpid()
         self._closed = False
-        self._broken: WorkerDied | None = None
+        self._closing = False
+        self._in_use = threading.RLock()  # held by the thread that awaits or delivers; `close` may come from another
+        self._broken = ""
+        """What ended the workers, if their work could not be given to others."""
         self._keeper = keeper
         self._memory = keeper.take()
         self._slots = self._memory.slots
@@ -198,15 +202,16 @@ class Engine:
 
     def next_batch(self) -> Any:
         """The next batch, or StopIteration, or the error that the batch carries."""
-        self._check_open()
-        batch = self._await_batch()
-        if batch is None:
-            raise StopIteration
-        self._current.out.remove(batch)
-        try:
-            return self._deliver(batch)
-        finally:
-            self._top_up()
+        with self._in_use:
+            self._check_open()
+            batch = self._await_batch()
+            if batch is None:
+                raise StopIteration
+            self._current.out.remove(batch)
+            try:
+                return self._deliver(batch)
+            finally:
+                self._top_up()
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
@@ -229,15 +234,20 @@ class Engine:
             self._wait(deadline)
 
     def _wait(self, deadline: float | None) -> None:
-        dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
-        self._pool.check_started()
-        if dead:
-            try:
+        try:
+            dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
+            self._pool.check_started()
+            if dead:
                 self._casualties.treat(dead, self._current, self._ahead, self._void)
-            except WorkerDied as error:
-                self._broken = error
-                raise
-        elif deadline is not None and time.monotonic() >= deadline and self._pick() is None:
+        except WorkerDied as error:
+            self._broken = str(error)  # not the error itself: its traceback would keep this engine alive
+            self.close()
+            raise
+        if self._closing:
+            raise LoaderClosed("the loader was closed while this iterator waited for a batch")
+        if dead:
+            return
+        if deadline is not None and time.monotonic() >= deadline and self._pick() is None:
             raise RuntimeError(f"DataLoader timed out after {self._plan.timeout} seconds")
 
     def _pick(self) -> int | None:
@@ -293,7 +303,12 @@ class Engine:
     @property
     def broken(self) -> bool:
         """Whether workers died and their work could not be given to others."""
-        return self._broken is not None
+        return bool(self._broken)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a forked process's copy of its parent's engine."""
+        return os.getpid() != self._pid
 
     @property
     def worker_pids(self) -> dict[int, int]:
@@ -301,21 +316,26 @@ class Engine:
         return {} if self._closed else self._pool.pids
 
     def _check_open(self) -> None:
+        if self._broken:
+            raise WorkerDied(self._broken)
         if self._closed:
             raise LoaderClosed("the loader was closed: make a new iterator with iter(loader), or a new loader")
-        if self._broken is not None:
-            raise self._broken
-        if os.getpid() != self._pid:
+        if self.is_foreign:
             raise InternalError("this iterator belongs to another process; make a new one with iter(loader)")
 
     def close(self) -> None:
         """End the workers and give everything back. Idempotent; does nothing in a forked copy of the process."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self.is_foreign:
             return
-        self._closed = True
-        release(self)
-        try:
-            self._pool.stop()
-        finally:
-            self._board.control.close()
-            self._keeper.give_back(self._memory)
+        self._closing = True
+        self._pool.interrupt()
+        with self._in_use:
+            if self._closed:
+                return
+            self._closed = True
+            release(self)
+            try:
+                self._pool.stop()
+            finally:
+                self._board.control.close()
+                self._keeper.give_back(self._memory)

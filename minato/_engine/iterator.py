@@ -114,7 +114,7 @@ class WorkerIterator(LoaderIterator):
     @property
     def closed(self) -> bool:
         """Whether the workers are gone, or of no use any more."""
-        return not self._finalizer.alive or self._engine.broken
+        return not self._finalizer.alive or self._engine.broken or self._engine.is_foreign
 
     def _finished(self) -> None:
         if not self._persistent:

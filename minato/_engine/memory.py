@@ -50,9 +50,12 @@ class MemoryKeeper:
     def __init__(self, pinned: bool) -> None:
         self._pinned = pinned
         self._idle: BatchMemory | None = None
+        self._pid = os.getpid()
 
     def take(self) -> BatchMemory:
         """Memory for an engine: what was kept, or new."""
+        if self._pid != os.getpid():  # a forked copy of the loader: what is kept belongs to the parent
+            self._pid, self._idle = os.getpid(), None
         idle, self._idle = self._idle, None
         return BatchMemory.create(self._pinned) if idle is None else idle
 

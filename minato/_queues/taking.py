@@ -167,7 +167,7 @@ class TakingBoard(Board):
             return None
         at = self.control.batch(number)
         tickets, first = words[at + Batch.TICKETS], words[at + Batch.PULLED]
-        if whole_from and first == 0 and want * whole_from >= tickets:
+        if whole_from and first == 0 and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
             count = min(want, tickets - first, max(1, tickets // self.control.workers))

@@ -20,17 +20,46 @@ _LARGEST_ON_HEAP = 32 << 20  # bytes; glibc's own upper limit for this threshold
 _HEAP_KEPT = 64 << 20  # bytes of free memory at the heap's end; more would show as the worker's memory
 
 
-def die_with_parent(read_end: int) -> None:
-    """Have the kernel kill this process when the last write end of the pipe is closed."""
-    fcntl.fcntl(read_end, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
-    if parent_is_gone(read_end):  # it died before we asked
+_write_ends: set[int] = set()
+"""Of this process's pools. No forked child may hold them, or the pipe would not break when this process dies."""
+
+
+def open_lifeline() -> tuple[int, int]:
+    """A pipe that breaks when this process dies: (read end for workers, write end for this process alone)."""
+    read_end, write_end = os.pipe()
+    _write_ends.add(write_end)
+    return read_end, write_end
+
+
+def close_lifeline(read_end: int, write_end: int) -> None:
+    """Undo `open_lifeline`."""
+    _write_ends.discard(write_end)
+    os.close(write_end)
+    os.close(read_end)
+
+
+def _forget_lifelines() -> None:
+    """In a forked child, whoever forked it and whatever for."""
+    while _write_ends:
+        os.close(_write_ends.pop())
+
+
+os.register_at_fork(after_in_child=_forget_lifelines)
+
+
+def die_with_parent(read_end: int) -> int:
+    """Have the kernel kill this process when the pipe breaks. Returns a descriptor that reports the same."""
+    # Owner and signal belong to the open file, which all workers share: this one gets its own.
+    mine = os.open(f"/proc/self/fd/{read_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fcntl.fcntl(mine, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(mine, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(mine, fcntl.F_SETFL, fcntl.fcntl(mine, fcntl.F_GETFL) | os.O_ASYNC)
+    if _is_broken(mine):  # the parent died before we asked
         os._exit(1)
+    return mine
 
 
-def parent_is_gone(read_end: int) -> bool:
-    """Whether all write ends are closed."""
+def _is_broken(read_end: int) -> bool:
     poll = select.poll()
     poll.register(read_end, 0)
     return bool(poll.poll(0))

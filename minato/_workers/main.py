@@ -62,8 +62,6 @@ class WorkerSpec:
     """eventfd: workers write it when a batch is ready or a start has failed."""
     parent: Handle
     """Read end of the pipe that breaks when the parent dies."""
-    close_in_child: tuple[int, ...]
-    """File descriptors that only the parent may hold; inherited by fork alone."""
     program: Program | None
     """None: stored in the arena."""
 
@@ -71,7 +69,7 @@ class WorkerSpec:
 class WorkerContext:
     """What the loops of a worker share: the board, the writer, and the waiting."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
+    def __init__(self, spec: WorkerSpec, lifeline: int) -> None:
         self.worker = spec.worker
         self.plan = spec.plan
         self.control = ControlBlock(spec.control.fd, spec.batches, spec.plan.num_workers)
@@ -84,7 +82,7 @@ class WorkerContext:
         self._wake = spec.wake.fd
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._poll.register(spec.parent.fd, 0)  # a broken pipe reports by itself
+        self._poll.register(lifeline, 0)  # a broken pipe reports by itself
         self._update = 0
 
     @property
@@ -116,11 +114,9 @@ class WorkerContext:
 def worker_main(spec: WorkerSpec) -> None:
     """Entry point of a worker process."""
     gc.freeze()  # what was inherited by fork is not looked at again: looking would copy its pages
-    for fd in spec.close_in_child:
-        os.close(fd)
-    die_with_parent(spec.parent.fd)
+    lifeline = die_with_parent(spec.parent.fd)
     reset_signals()
-    context = WorkerContext(spec)
+    context = WorkerContext(spec, lifeline)
     context.board.enter(Phase.STARTING)
     stage = "starting"
     try:

@@ -18,6 +18,7 @@ from .writer import BatchWriter
 if TYPE_CHECKING:
     from .main import WorkerContext
 
+_ALL = 1 << 62
 WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one run does all of it
 
 
@@ -34,7 +35,7 @@ class MapLoop:
         self._by_function = plan.collate is not Collate.ROWS
         # Batched reads see the same index lists as with torch: whole batches.
         self._together = plan.collate is not Collate.NONE and has_getitems(context.dataset)
-        self._whole_from = 1 << 62 if self._together else WHOLE_FROM if self._by_function else 0
+        self._whole_from = WHOLE_FROM if self._by_function or self._together else 0
         self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
         self._randomness = Randomness()
 
@@ -42,7 +43,7 @@ class MapLoop:
         """Work until the pool stops."""
         context, board = self._context, self._board
         while not context.stopped:
-            taken = board.pull(self._sizer.size(), self._whole_from)
+            taken = board.pull(_ALL if self._together else self._sizer.size(), self._whole_from)
             if taken is None:
                 context.sleep()
             elif isinstance(taken, CollateTask):

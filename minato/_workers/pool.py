@@ -24,6 +24,7 @@ from .._queues.control import Header
 from .._queues.posting import PostingBoard
 from . import program as programs
 from .generators import all_generators
+from .guard import close_lifeline, open_lifeline
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
 
@@ -45,7 +46,8 @@ class WorkerPool:
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(plan.num_workers)]
-            self._parent_read, self._parent_write = (_closed_by(opened, fd) for fd in os.pipe())
+            self._parent_read, parent_write = open_lifeline()
+            opened.callback(close_lifeline, self._parent_read, parent_write)
             self._descriptors = opened.pop_all()
         self._processes: dict[int, BaseProcess] = {}
         self._pidfds: dict[int, int] = {}
@@ -114,7 +116,6 @@ class WorkerPool:
             wake=Handle(self._wake[worker]),
             ready=Handle(self.ready),
             parent=Handle(self._parent_read),
-            close_in_child=(self._parent_write,) if self._forks else (),
             program=self._program,
         )
 
@@ -137,6 +138,10 @@ class WorkerPool:
                 os.eventfd_read(self.ready)
         with self._lock:
             return [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+
+    def interrupt(self) -> None:
+        """Make a thread that is in `wait` return."""
+        os.eventfd_write(self.ready, 1)
 
     @property
     def alive(self) -> list[int]:

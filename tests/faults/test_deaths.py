@@ -331,13 +331,13 @@ def test_random_kills_lose_nothing(in_order, collate):
     assert killer.kills >= 10
     assert 5 <= loader.stats().worker_restarts <= killer.kills
     assert {category for category, _ in caught} == {RuntimeWarning}
-    assert {text.partition(";")[0].partition(" while")[0].partition(") ")[2] for _, text in caught} == {
-        "is killed by signal: Killed"
-    }
+    assert all("is killed by signal: Killed" in text for _, text in caught)
 
 
 def test_killing_all_workers_again_and_again_loses_nothing(in_order):
-    loader = DataLoader(Sleepy(80, 0.002), 4, num_workers=2, in_order=in_order, max_worker_restarts=1000)
+    loader = DataLoader(
+        Sleepy(80, 0.002), 4, num_workers=2, in_order=in_order, max_worker_restarts=1000, sample_retries=1000
+    )
     batches = []
     with pytest.warns(RuntimeWarning):
         iterator = iter(loader)

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import psutil
+import torch
 
 PATIENCE_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -99,6 +100,7 @@ def forked(body, meanwhile=lambda: None, within_s=PATIENCE_S):
     if pid == 0:
         code = 1
         try:
+            torch.set_num_threads(1)  # OpenMP's threads were not copied
             body()
             code = 0
         except BaseException:
