@@ -10,7 +10,6 @@ is dropped, and this loader does not try again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -46,23 +45,25 @@ class Forecast:
         batches = iter(self._batch_sampler)
         # A given generator is drawn from while the sampler goes on, so all has to be drawn now. From the default one
         # samplers take only what they need at once, with their first element.
-        drawn = list(islice(batches, 1) if self._given() is None else batches)
-        after = generator.get_state()
+        drawn: list[Any] = []
+        states: list[torch.Tensor] = []
+        for batch in batches:
+            drawn.append(batch)
+            states.append(generator.get_state())
+            if self._given() is None:
+                break
+        states.append(generator.get_state())
         generator.set_state(before)
-        self._made = _Made(_bytes(before), after, len(self._batch_sampler), DatasetWatch(self._sampler))
-        return chain(drawn, batches)
+        self._made = _Made(generator, before, states, len(self._batch_sampler), DatasetWatch(self._sampler))
+        return self._made.replay(drawn, batches)
 
     def came_true(self, batch_sampler: Any) -> bool:
         """Whether the epoch that begins now with `batch_sampler` is the one foreseen; then the generator moves on."""
         made, self._made = self._made, None
         if made is None:
             return False
-        generator = self._generator()
-        untouched = not made.draws or _bytes(generator.get_state()) == made.before
         same = batch_sampler is self._batch_sampler and len(batch_sampler) == made.length
-        if same and untouched and made.sampler.changes() is None:
-            if made.draws:
-                generator.set_state(made.after)
+        if same and made.generator is self._generator() and made.adopt():
             return True
         self.give_up()
         return False
@@ -82,14 +83,47 @@ class Forecast:
 
 
 class _Made:
-    """A forecast: the generator's state before and after it, and the sampler it is for, as it was."""
+    """A forecast: the sampler it is for, as it was, and what the sampler did to the generator batch by batch."""
 
-    def __init__(self, before: bytes, after: torch.Tensor, length: int, sampler: DatasetWatch) -> None:
-        self.before = before
-        self.after = after
-        self.draws = _bytes(after) != before
+    def __init__(
+        self,
+        generator: torch.Generator,
+        before: torch.Tensor,
+        states: list[torch.Tensor],
+        length: int,
+        sampler: DatasetWatch,
+    ) -> None:
+        self.generator = generator
         self.length = length
-        self.sampler = sampler
+        self._before = before
+        self._states = states
+        """The generator after each batch that was drawn, and last after the end of the sampler."""
+        self._sampler = sampler
+        self._reached = before
+        self._adopted = False
+
+    def replay(self, drawn: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
+        """The batches. Once the epoch is under way for real, the generator moves along with them, as with torch."""
+        for batch, state in zip(drawn, self._states, strict=False):
+            self._move(state)
+            yield batch
+        yield from rest
+        self._move(self._states[-1])
+
+    def adopt(self) -> bool:
+        """The epoch begins for real: False if generator or sampler are not as they were."""
+        draws = _bytes(self._states[-1]) != _bytes(self._before)
+        untouched = not draws or _bytes(self.generator.get_state()) == _bytes(self._before)
+        if not untouched or self._sampler.changes() is not None:
+            return False
+        self._adopted = draws
+        self._move(self._reached)
+        return True
+
+    def _move(self, state: torch.Tensor) -> None:
+        self._reached = state
+        if self._adopted:
+            self.generator.set_state(state)
 
 
 def _bytes(state: torch.Tensor) -> bytes:

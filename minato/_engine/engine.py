@@ -23,6 +23,7 @@ from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Feed, StreamFeed, make_feed
+from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .totals import Totals
@@ -46,6 +47,7 @@ class Engine:
         self._closed = False
         self._closing = False
         self._in_use = threading.RLock()  # held by the thread that awaits or delivers; `close` may come from another
+        self._uninterrupted = Uninterrupted()
         self._broken = ""
         """What ended the workers, if their work could not be given to others."""
         self._keeper = keeper
@@ -84,15 +86,20 @@ class Engine:
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
         try:
-            self._begin(sampler, seed)
-            self._pool.start(self._memory.arena)
+            with self._in_use, self._uninterrupted:
+                self._begin(sampler, seed)
+                self._pool.start(self._memory.arena)
         except BaseException:
             self.close()
             raise
 
     def start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
         """Begin another epoch with the same workers; what was left of the one before is abandoned."""
-        self._check_open()
+        with self._in_use, self._uninterrupted:
+            self._check_open()
+            self._start_epoch(sampler, seed)
+
+    def _start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
         unchanged = self._send_dataset_changes()
         ahead, self._ahead = self._ahead, None
         if ahead is None or not self._may_adopt(sampler, unchanged):
@@ -207,18 +214,20 @@ class Engine:
             batch = self._await_batch()
             if batch is None:
                 raise StopIteration
-            self._current.out.remove(batch)
-            try:
-                return self._deliver(batch)
-            finally:
-                self._top_up()
+            with self._uninterrupted:
+                self._current.out.remove(batch)
+                try:
+                    return self._deliver(batch)
+                finally:
+                    self._top_up()
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
         deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
         waiting_since: float | None = None
         while True:
-            batch = self._pick()
+            with self._uninterrupted:
+                batch = self._pick()
             if batch is not None:
                 if waiting_since is not None:
                     self._totals.waits += 1
@@ -227,7 +236,8 @@ class Engine:
             if not self._current.out:
                 if self._current.exhausted:
                     return None
-                self._top_up()  # nothing could be posted for want of room; a worker has put something down since
+                with self._uninterrupted:
+                    self._top_up()  # nothing could be posted for want of room; a worker has put something down since
                 if self._current.out or self._current.exhausted:
                     continue
             waiting_since = waiting_since or time.monotonic()
@@ -238,7 +248,8 @@ class Engine:
             dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
             self._pool.check_started()
             if dead:
-                self._casualties.treat(dead, self._current, self._ahead, self._void)
+                with self._uninterrupted:
+                    self._casualties.treat(dead, self._current, self._ahead, self._void)
         except WorkerDied as error:
             self._broken = str(error)  # not the error itself: its traceback would keep this engine alive
             self.close()
@@ -330,12 +341,15 @@ class Engine:
         self._closing = True
         self._pool.interrupt()
         with self._in_use:
-            if self._closed:
-                return
-            self._closed = True
-            release(self)
-            try:
-                self._pool.stop()
-            finally:
-                self._board.control.close()
-                self._keeper.give_back(self._memory)
+            self._close()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        release(self)
+        try:
+            self._pool.stop()
+        finally:
+            self._board.control.close()
+            self._keeper.give_back(self._memory)

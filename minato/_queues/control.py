@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import threading
 
 from .mapping import map_file
 
@@ -149,15 +148,13 @@ _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and bein
 
 
 class PoolLock:
-    """The lock over all processes of a pool. A record lock does not exclude threads of its own process: a thread lock
-    in front of it does."""
+    """The lock over all processes of a pool. A record lock does not exclude threads of its own process: in the main
+    process the engine lets one thread in at a time, and a worker has one thread."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._threads = threading.Lock()
 
     def __enter__(self) -> None:
-        self._threads.acquire()
         for _ in range(_SPINS):
             try:
                 fcntl.lockf(self._fd, _TRY, 1)
@@ -168,7 +165,6 @@ class PoolLock:
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
-        self._threads.release()
 
 
 class ControlBlock:

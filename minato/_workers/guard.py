@@ -77,4 +77,5 @@ def keep_freed_memory() -> None:
 def reset_signals() -> None:
     """Ctrl-C goes to the whole foreground group; only the parent answers it. SIGTERM ends a worker without a word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -8,12 +8,14 @@ up in parallel and take work as soon as they are there.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
@@ -98,7 +100,9 @@ class WorkerPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_main, args=(self._spec(worker),), name=f"minato-worker-{worker}", daemon=False
         )
-        process.start()
+        with _interrupts_blocked():  # a worker inherits this until it ignores them by itself
+            process.start()
+        _ours.add(process)
         with self._lock:
             self._processes[worker] = process
             self._pidfds[worker] = os.pidfd_open(process.pid)
@@ -203,6 +207,28 @@ class WorkerPool:
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
+
+
+_ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""Workers of this process's pools."""
+
+
+def _disown_workers() -> None:
+    """In a forked copy of this process: its end must not wait for workers that are not its own children."""
+    multiprocessing.process._children.difference_update(_ours)  # type: ignore[attr-defined]
+    _ours.clear()
+
+
+os.register_at_fork(after_in_child=_disown_workers)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _closed_by(stack: contextlib.ExitStack, fd: int) -> int:

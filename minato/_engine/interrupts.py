@@ -1,0 +1,42 @@
+"""Ctrl-C between two steps, never in the middle of one.
+
+A KeyboardInterrupt may come between any two instructions of the main thread. Someone who catches it and goes on (in a
+notebook, say) must find the loader whole: so while batches are posted or delivered, the signal is noted, and handled
+right after. Waiting for a batch is not covered and can be interrupted at any time.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Uninterrupted:
+    """A context in which SIGINT is held back. Does nothing outside the main thread, which alone gets signals."""
+
+    def __init__(self) -> None:
+        self._previous: Any = None
+        self._noted: FrameType | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
+            previous = signal.getsignal(signal.SIGINT)
+            if callable(previous):
+                self._previous = previous
+                signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._previous is not None:
+            previous, self._previous = self._previous, None
+            signal.signal(signal.SIGINT, previous)
+            noted, self._noted = self._noted, None
+            if noted is not None:
+                previous(signal.SIGINT, noted)
+
+    def _note(self, _number: int, frame: FrameType | None) -> None:
+        self._noted = frame
