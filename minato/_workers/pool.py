@@ -8,7 +8,9 @@ up in parallel and take work as soon as they are there.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.forkserver
 import multiprocessing.process
+import multiprocessing.resource_tracker
 import os
 import select
 import signal
@@ -83,6 +85,7 @@ class WorkerPool:
 
     def _start_all(self, workers: Iterable[int]) -> None:
         try:
+            _start_helpers(self._context.get_start_method())
             for worker in workers:
                 if not self._closed:
                     self._start_one(worker)
@@ -220,6 +223,14 @@ def _disown_workers() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_workers)
+
+
+def _start_helpers(start_method: str) -> None:
+    """Start multiprocessing's own helper processes, which live on, before interrupts are blocked for a worker's sake:
+    starting the tracker unblocks them, and a fork server would hand the block on to all its children."""
+    multiprocessing.resource_tracker.ensure_running()
+    if start_method == "forkserver":
+        multiprocessing.forkserver.ensure_running()
 
 
 @contextlib.contextmanager
