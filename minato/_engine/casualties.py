@@ -46,6 +46,8 @@ class Casualties:
             hand = self._board.hand(worker)
             pid, code = self._pool.bury(worker)
             how = f"DataLoader worker (pid {pid}) {_manner(code)}"
+            if not isinstance(feed, StreamFeed) and phase != Phase.FAILED:
+                self._check_limits(how, hand)  # before its samples are offered to others, who might die of them too
             epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
             recover(self._board, self._pool.alive, epochs, void, self._slots.out)
             if phase == Phase.FAILED:
@@ -54,13 +56,17 @@ class Casualties:
             if isinstance(feed, StreamFeed):
                 if feed.unfinished(worker):
                     raise WorkerDied(f"{how}: worker {worker}'s stream cannot be replayed by another")
-                continue
-            self._check_limits(how, hand)
-            self._restarts += 1
-            self._totals.worker_restarts += 1
-            self._pool.restart(worker)
-            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+                if not self._plan.persistent:
+                    continue  # it had nothing left to do
+                self._check_limits(how, hand)
+            self._replace(worker)
             warnings.warn(f"{how}{_doing(hand)}; its samples go to other workers", RuntimeWarning, stacklevel=5)
+
+    def _replace(self, worker: int) -> None:
+        self._restarts += 1
+        self._totals.worker_restarts += 1
+        self._pool.restart(worker)
+        self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
 
     def _check_limits(self, how: str, hand: Hand) -> None:
         if hand.count == 1:

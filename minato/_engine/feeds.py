@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
 from .._queues.control import Flag
 from .._queues.ledger import Ledger
@@ -13,7 +15,7 @@ from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 
 
-class Feed:
+class Feed(ABC):
     """One epoch's work, posted batch by batch."""
 
     def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
@@ -27,16 +29,17 @@ class Feed:
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._flags = 0 if plan.collate is Collate.ROWS else Flag.COLLATE
 
+    @abstractmethod
     def post(self, board: PostingBoard, slot: int) -> bool:
         """Post one batch into `slot`. False: there is nothing left to post."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self, batch: int) -> None:
         """A posted batch turned out to have nothing in it: its stream has ended."""
 
+    @abstractmethod
     def comes_last(self, batch: int) -> bool:
         """Whether a batch has to wait until all others are delivered, even if batches may overtake."""
-        raise NotImplementedError
 
     @property
     def oldest(self) -> int | None:
@@ -91,6 +94,9 @@ class TicketFeed(Feed):
 
     def comes_last(self, batch: int) -> bool:
         return batch == self._short  # every batch is full but the last
+
+    def ended(self, batch: int) -> None:
+        raise InternalError(f"batch {batch} of a map-style dataset ended like a stream")
 
 
 class StreamFeed(Feed):
