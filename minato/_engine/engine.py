@@ -226,8 +226,7 @@ class Engine:
         deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
         waiting_since: float | None = None
         while True:
-            with self._uninterrupted:
-                batch = self._pick()
+            batch = self._pick()
             if batch is not None:
                 if waiting_since is not None:
                     self._totals.waits += 1
@@ -271,11 +270,12 @@ class Engine:
                 batch = self._board.first_ready([b for b in feed.out if not feed.comes_last(b)] or feed.out)
             if batch is None or self._board.state(batch) != State.ENDED:
                 return batch
-            feed.out.remove(batch)
-            feed.ledger.deliver_batch(batch)
-            feed.ended(batch)
-            self._slots.put_back(self._board.take_slot(batch))
-            self._top_up()
+            with self._uninterrupted:
+                feed.out.remove(batch)
+                feed.ledger.deliver_batch(batch)
+                feed.ended(batch)
+                self._slots.put_back(self._board.take_slot(batch))
+                self._top_up()
         return None
 
     def _deliver(self, batch: int) -> Any:

@@ -7,10 +7,13 @@ right after. Waiting for a batch is not covered and can be interrupted at any ti
 
 from __future__ import annotations
 
-import signal
+# What `signal` wraps: its enums would cost more than a small batch, and this runs once per batch.
+import _signal  # type: ignore[import-not-found]
 import threading
 from types import FrameType
 from typing import Any
+
+_SIGINT: int = _signal.SIGINT
 
 
 class Uninterrupted:
@@ -23,20 +26,20 @@ class Uninterrupted:
 
     def __enter__(self) -> None:
         self._depth += 1
-        if self._depth == 1 and threading.current_thread() is threading.main_thread():
-            previous = signal.getsignal(signal.SIGINT)
+        if self._depth == 1 and threading.get_ident() == threading.main_thread().ident:
+            previous = _signal.getsignal(_SIGINT)
             if callable(previous):
                 self._previous = previous
-                signal.signal(signal.SIGINT, self._note)
+                _signal.signal(_SIGINT, self._note)
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0 and self._previous is not None:
             previous, self._previous = self._previous, None
-            signal.signal(signal.SIGINT, previous)
+            _signal.signal(_SIGINT, previous)
             noted, self._noted = self._noted, None
             if noted is not None:
-                previous(signal.SIGINT, noted)
+                previous(_SIGINT, noted)
 
     def _note(self, _number: int, frame: FrameType | None) -> None:
         self._noted = frame

@@ -6,7 +6,7 @@ Dear samples are taken one by one: everything behind a slow sample in the same r
 
 from __future__ import annotations
 
-TARGET_S = 2e-3  # seconds of work per run; less wastes time on the lock, more makes batches wait for one worker
+TARGET_S = 3e-3  # seconds of work per run; less wastes time on the lock, more makes batches wait for one worker
 COLLATED_TARGET_S = 4e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
 MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a worker holds beyond its slot
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong

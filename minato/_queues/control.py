@@ -155,13 +155,17 @@ class PoolLock:
         self._fd = fd
 
     def __enter__(self) -> None:
-        for _ in range(_SPINS):
-            try:
-                fcntl.lockf(self._fd, _TRY, 1)
-            except OSError:
-                continue
-            return
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+        try:
+            for _ in range(_SPINS):
+                try:
+                    fcntl.lockf(self._fd, _TRY, 1)
+                except OSError:
+                    continue
+                return
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
+        except BaseException:  # Ctrl-C right after it was taken
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
+            raise
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
