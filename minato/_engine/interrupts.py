@@ -25,12 +25,14 @@ class Uninterrupted:
         self._depth = 0
 
     def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1 and threading.get_ident() == threading.main_thread().ident:
+        # An interrupt may come until the handler is in place: nothing may have been changed by then.
+        if self._depth == 0 and threading.get_ident() == threading.main_thread().ident:
             previous = _signal.getsignal(_SIGINT)
             if callable(previous):
-                self._previous = previous
                 _signal.signal(_SIGINT, self._note)
+                self._noted = None
+                self._previous = previous
+        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1

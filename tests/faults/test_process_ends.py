@@ -253,7 +253,7 @@ def test_one_may_go_on_after_ctrl_c(tmp_path, marks):
         "interrupts = 0\n"
         "while interrupts < 60:\n"
         "    try:\n"
-        "        signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))\n"
         "        signal.setitimer(signal.ITIMER_REAL, 0.003 + 0.0007 * interrupts, 1)  # again, if a finalizer ate it\n"
         "        while True:\n"
         "            for _ in loader: pass\n"
