@@ -1,6 +1,6 @@
 """Train a small classifier on generated data. Against torch's loader, one line differs: the import of DataLoader.
 
-    python examples/01_drop_in.py
+python examples/01_drop_in.py
 """
 # ruff: noqa: T201  (an example prints)
 

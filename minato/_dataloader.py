@@ -152,9 +152,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             iterator = self._worker_iterator()
             self.__dict__["_iterator"] = iterator
         else:
-            iterator.restart(
-                self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator)
-            )
+            iterator.restart(self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator))
         return iterator
 
     def _inline_iterator(self) -> LoaderIterator:

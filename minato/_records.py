@@ -20,6 +20,8 @@ class Run:
     position: int
     """Position in the epoch of the first ticket of the run."""
     keys: list[object]
+    place: Place | None = None
+    """Rows for all samples of the run, if they were claimed with the tickets."""
 
 
 @dataclass(frozen=True, slots=True)

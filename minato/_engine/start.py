@@ -96,5 +96,3 @@ def _program(plan: LoaderPlan, dataset: Any) -> Program:
     if is_data_pipe(dataset):
         worker_init_fn = ShardingInit(worker_init_fn)
     return Program(dataset, plan.worker.collate_fn, worker_init_fn)
-
-

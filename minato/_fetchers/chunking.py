@@ -12,6 +12,7 @@ MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a work
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
+_SLOW_RUNS = 10  # targets; a run that took less longer than usual was put aside by a busy system, or may as well be
 
 
 class ChunkSizer:
@@ -29,8 +30,8 @@ class ChunkSizer:
         each = seconds / max(1, count)
         self._mean_s = self._updated(each)
         # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
-        beyond = max(0.0, seconds - (count - 1) * self._mean_s)
-        self._slow_s = max(_MEMORY * self._slow_s, beyond)
+        beyond = seconds - (count - 1) * self._mean_s
+        self._slow_s = max(_MEMORY * self._slow_s, beyond if beyond > _SLOW_RUNS * self._target_s else 0.0)
         self._last = count
 
     def _updated(self, each: float) -> float:

@@ -15,13 +15,15 @@ def has_getitems(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-def fetch_each(dataset: Any, keys: Sequence[Any], reseed: Callable[[int], None] | None, where: Describe) -> list[Any]:
+def fetch_each(
+    dataset: Any, keys: Sequence[Any], reseed: Callable[[int], None] | None, where: Describe, first: int = 0
+) -> list[Any]:
     """`dataset[key]` for each key. An exception takes its sample's place as a CapturedError.
 
-    `reseed`, if given, is called with the number of each sample before it is fetched.
+    `reseed`, if given, is called with the number of each sample, counted from `first` on, before it is fetched.
     """
     samples: list[Any] = []
-    for number, key in enumerate(keys):
+    for number, key in enumerate(keys, first):
         if reseed is not None:
             reseed(number)
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from .._errors import InternalError
 from .arena import Arena, Stretch
 from .control import Batch, ControlBlock, Flag, Header, State
-from .rows import Column, Kind, Words, table
+from .rows import Column, Kind, Words, table, table_bytes
 
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
 
@@ -26,6 +26,8 @@ class Board:
         self.arena = arena
         self._words = control.words
         self._lock = control.lock
+        self._tables: dict[int, Words] = {}
+        """Row tables by slot, each as long as the longest asked for."""
 
     def field(self, batch: int, field: int) -> int:
         """One word of a batch's record, for whoever the batch belongs to at the moment. Takes no lock."""
@@ -60,7 +62,10 @@ class Board:
 
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""
-        return table(self.arena.view(Stretch.SLOT, slot, rows * 32), rows)
+        kept = self._tables.get(slot)
+        if kept is None or len(kept) < rows:
+            kept = self._tables[slot] = table(self.arena.view(Stretch.SLOT, slot, table_bytes(rows)), rows)
+        return kept[:rows]
 
     def post_orphan(self, batch: int, first: int, count: int) -> None:
         """Offer tickets to whoever comes first, ahead of all others; no tickets: the collation of a batch. Under the

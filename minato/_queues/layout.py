@@ -25,7 +25,7 @@ from torch.utils.data._utils import collate as torch_collate
 from .mapping import Bytes, prefault
 from .rows import align, table_bytes
 
-_LARGE_ROW = 32 * 1024  # bytes; rows of several pages are mapped ahead of being written
+_WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
 _REGISTRY = torch_collate.default_collate_fn_map
 _TORCH_COLLATE = dict(_REGISTRY)  # as torch ships it, before users register types
 
@@ -194,14 +194,13 @@ class Columns:
         self._arrays = [_array_over(column, leaf) for column, leaf in zip(self._columns, layout.leaves, strict=True)]
         self._slot = slot
         self.row_bytes = sum(leaf.row_bytes for leaf in layout.leaves)
-        sizes = zip(offsets, (leaf.row_bytes for leaf in layout.leaves), strict=False)
-        self._large = [(offset, size) for offset, size in sizes if size >= _LARGE_ROW]
+        self._sizes = list(zip(offsets, (leaf.row_bytes for leaf in layout.leaves), strict=False))
         self._touched = bytearray(rows)
 
     def write(self, samples: Sequence[Any], row: int) -> tuple[list[Any], ...] | None:
         """Write `samples` into consecutive rows from `row` on. Returns the lists of text leaves, or None if a sample
         does not fit; then the rows hold nothing of value."""
-        if self._large and 0 in self._touched[row : row + len(samples)]:
+        if 0 in self._touched[row : row + len(samples)]:
             self._touch(row, row + len(samples))
         pen = _Pen(self._columns, self._arrays, row)
         try:
@@ -212,8 +211,9 @@ class Columns:
 
     def _touch(self, first: int, last: int) -> None:
         """This process writes these rows for the first time."""
-        for offset, row_bytes in self._large:
-            prefault(self._slot, offset + first * row_bytes, offset + last * row_bytes)
+        for offset, row_bytes in self._sizes:
+            if (last - first) * row_bytes >= _WORTH_MAPPING:
+                prefault(self._slot, offset + first * row_bytes, offset + last * row_bytes)
         self._touched[first:last] = b"\1" * (last - first)
 
     def read(self, row: int, texts: Sequence[Any]) -> Any:
@@ -261,7 +261,7 @@ class _Reader:
 def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
     """A container's columns: for each child, its value in every sample."""
     if node.type is dict:
-        if set(map(len, values)) != {len(node.keys)}:
+        if set(map(tuple, values)) != {node.keys}:  # default_collate keeps the first sample's order
             raise _NoLayout
         return [[value[key] for value in values] for key in node.keys]
     if set(map(len, values)) != {len(node.children)}:

@@ -63,7 +63,8 @@ class Ledger:
         """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
         if not len(positions):
             return
-        ordered = np.sort(positions)
+        ordered = positions.copy()
+        ordered.sort()
         if ordered[0] < 0 or ordered[-1] >= self._issued:
             raise InternalError(f"positions {ordered[0]} to {ordered[-1]} were delivered, of {self._issued} given out")
         if self._delivered[ordered].any() or (ordered[1:] == ordered[:-1]).any():
@@ -84,7 +85,7 @@ class Ledger:
         """Count down the batches the positions were tickets of, and close those with none left."""
         entries = list(self._open.items())
         firsts = [first for _, (first, _) in entries]
-        bounds = [*np.searchsorted(ordered, firsts).tolist(), len(ordered)]
+        bounds = [*ordered.searchsorted(firsts).tolist(), len(ordered)]
         for (batch, (first, left)), begin, end in zip(entries, bounds, bounds[1:], strict=False):
             if left == end - begin:
                 del self._open[batch]

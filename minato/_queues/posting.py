@@ -65,6 +65,10 @@ class PostingBoard(Board):
     def wake_sleepers(self, most: int) -> list[int]:
         """Workers to be woken, at most `most`; they count as awake from now on."""
         woken: list[int] = []
+        # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
+        # that batch.
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers)):
+            return woken
         with self._lock:
             for worker in range(self.control.workers):
                 at = self.control.worker(worker) + Worker.PHASE
@@ -74,16 +78,14 @@ class PostingBoard(Board):
         return woken
 
     def state(self, batch: int) -> int:
-        """The state of a batch; a batch seen as READY has all its memory visible to this process."""
-        with self._lock:
-            return (self._words[self.control.batch(batch) + Batch.STATE])
+        """The state of a batch, as far as this process has seen."""
+        return self._words[self.control.batch(batch) + Batch.STATE]
 
     def first_ready(self, batches: Sequence[int]) -> int | None:
-        """The first of `batches` that is complete."""
-        words, done = self._words, (State.READY, State.ENDED)
-        with self._lock:
-            for batch in batches:
-                if words[self.control.batch(batch) + Batch.STATE] in done:
+        """The first of `batches` that is complete; all its memory is visible to this process."""
+        for batch in batches:
+            if self.state(batch) in (State.READY, State.ENDED):
+                with self._lock:  # what was stored before that state was: the lock orders memory, a look does not
                     return batch
         return None
 
@@ -123,7 +125,7 @@ class PostingBoard(Board):
 
     def phase(self, worker: int) -> int:
         """What a worker said it was doing."""
-        return (self._words[self.control.worker(worker) + Worker.PHASE])
+        return self._words[self.control.worker(worker) + Worker.PHASE]
 
     def hand(self, worker: int) -> Hand:
         """The tickets a worker had in hand, for messages: after a kill it may be a little off."""
@@ -133,6 +135,7 @@ class PostingBoard(Board):
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
         return Hand(batch, first, count, unpickled(keys))
+
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,9 @@ from .arena import Arena
 from .board import Board, complete
 from .control import BATCH_WORDS, Batch, ControlBlock, Header, Phase, State, Worker
 from .keys import read_keys, unpickled
-from .rows import Column, align
+from .rows import Column, Words, align
+
+_NONE = range(0)
 
 
 class TakingBoard(Board):
@@ -29,11 +31,13 @@ class TakingBoard(Board):
         self._me = control.worker(worker)
         self._worker = worker
 
-    def pull(self, want: int, whole_from: int = 0) -> Run | CollateTask | None:
+    def pull(self, want: int, whole_from: int = 0, with_rows: bool = False) -> Run | CollateTask | None:
         """Take up to `want` tickets of the batch wanted next, orphans first. None: there is nothing, and the worker
-        counts as asleep. With `whole_from`, a wish for at least one ticket in `whole_from` takes the whole batch."""
+        counts as asleep. With `whole_from`, a wish for at least one ticket in `whole_from` takes the whole batch. With
+        `with_rows`, rows are claimed for several tickets at once, where that is possible: who takes several finds them
+        cheap, and will not keep the rows' batch waiting."""
         with self._lock:
-            taken = self._pull_orphan() or self._pull_open(want, whole_from)
+            taken = self._pull_orphan() or self._pull_open(want, whole_from, with_rows)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
@@ -60,22 +64,19 @@ class TakingBoard(Board):
         with self._lock:
             if epoch < words[Header.LIVE_EPOCH]:
                 return None
-            place = self._claim_spare(epoch, count) or self._claim_open(epoch, count)
-            words[self._me + Worker.CLAIM_BATCH] = place.batch
-            words[self._me + Worker.CLAIM_ROW] = place.row
-            words[self._me + Worker.CLAIM_COUNT] = place.count
-        return place
+            return self._hold(self._claim_spare(epoch, count) or self._claim_open(epoch, count))
 
-    def commit(self, place: Place, positions: Sequence[int]) -> bool:
+    def commit(self, place: Place, positions: range) -> bool:
         """Declare the rows of `place` done: they hold the samples at `positions`, the next of the worker's tickets.
         True: that completed the batch, and this worker has to collate it now."""
         words, at = self._words, self.control.batch(place.batch)
         completed = to_collate = False
+        new_owners = _owner_words(positions)
         with self._lock:
             rows_table = self.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
             owners = rows_table[:, Column.OWNER]
             # The column is strided, so numpy stores word by word and a kill cannot leave half an owner behind.
-            owners[place.row : place.row + place.count] = [p + 1 for p in positions]
+            owners[place.row : place.row + place.count] = new_owners
             if np.count_nonzero(owners) == words[at + Batch.FILLED]:
                 completed = True
                 to_collate = complete(words, at, rows_table)
@@ -109,17 +110,18 @@ class TakingBoard(Board):
             self._words[at + Batch.HEAP_TOP] = offset + align(nbytes)
             return offset
 
-    def finish(self, batch: int, offset: int, flags: int, positions: Sequence[int] = ()) -> None:
+    def finish(self, batch: int, offset: int, flags: int, positions: range = _NONE) -> None:
         """Hand in the collated result (or captured error) of a batch, at `offset` of its slot. `positions`: the rows
         were not committed before, since this worker had all samples of the batch."""
         words, at = self._words, self.control.batch(batch)
+        new_owners = _owner_words(positions)
         with self._lock:
             # The result counts once all rows are owned and RESULT is set; recovery relies on that.
             words[at + Batch.RESULT] = offset
             words[at + Batch.FLAGS] |= flags
             if positions:
                 owners = self.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])[:, Column.OWNER]
-                owners[: len(positions)] = [p + 1 for p in positions]
+                owners[: len(positions)] = new_owners
                 words[at + Batch.FILLED] = len(positions)
             words[at + Batch.STATE] = State.READY
             words[self._me + Worker.COLLATE] = 0
@@ -143,6 +145,7 @@ class TakingBoard(Board):
         """Announce a phase of a worker's life."""
         with self._lock:
             self._enter(phase)
+
     # ---- under the lock -------------------------------------------------------------------------------------------
 
     def _enter(self, phase: int) -> None:
@@ -159,7 +162,7 @@ class TakingBoard(Board):
         keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)
         return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], record[Batch.POSITION] + first, keys)
 
-    def _pull_open(self, want: int, whole_from: int) -> Run | None:
+    def _pull_open(self, want: int, whole_from: int, with_rows: bool) -> Run | None:
         words = self._words
         self._skip_taken()
         number = words[Header.PULL]
@@ -171,10 +174,13 @@ class TakingBoard(Board):
             count = tickets
         else:
             count = min(want, tickets - first, max(1, tickets // self.control.workers))
+        rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
+        count = min(count, rows or count)
         words[at + Batch.PULLED] = first + count
         if first + count == tickets:
             words[Header.PULL] = number + 1
-        return self._take(number, first, count)
+        run = self._take(number, first, count)
+        return replace(run, place=self._hold(self._claim_open(run.epoch, count))) if rows else run
 
     def _pull_orphan(self) -> Run | CollateTask | None:
         words = self._words
@@ -200,6 +206,24 @@ class TakingBoard(Board):
             if words[at + Batch.PULLED] < words[at + Batch.TICKETS]:
                 return
             words[Header.PULL] += 1
+
+    def _hold(self, place: Place) -> Place:
+        """Announce a claim."""
+        words = self._words
+        words[self._me + Worker.CLAIM_BATCH] = place.batch
+        words[self._me + Worker.CLAIM_ROW] = place.row
+        words[self._me + Worker.CLAIM_COUNT] = place.count
+        return place
+
+    def _rows_at_hand(self, epoch: int) -> int:
+        """How many rows a claim for `epoch` would find together; 0 while there are spare rows, which go first, one
+        sample at a time."""
+        words = self._words
+        number = words[Header.CLAIM_EVEN + (epoch & 1)]
+        if words[Header.SPARE_HEAD] != words[Header.SPARE_TAIL] or number >= words[Header.PUBLISHED]:
+            return 0
+        at = self.control.batch(number)
+        return words[at + Batch.ROWS] - words[at + Batch.CLAIMED] if words[at + Batch.EPOCH] == epoch else 0
 
     def _claim_spare(self, epoch: int, count: int) -> Place | None:
         words = self._words
@@ -239,3 +263,8 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _owner_words(positions: range) -> Words:
+    """What the OWNER column says of samples at these positions."""
+    return np.arange(positions.start + 1, positions.stop + 1)

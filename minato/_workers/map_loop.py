@@ -12,13 +12,14 @@ from .._fetchers.sequential import fetch_each, fetch_together, has_getitems
 from .._plan import Collate, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
-from .randomness import Randomness, Reseed, sample_seed
+from .randomness import Fetch, Randomness, Reseed, sample_seed
 from .writer import BatchWriter
 
 if TYPE_CHECKING:
     from .main import WorkerContext
 
 _ALL = 1 << 62
+_PART_BYTES = 1 << 20  # of samples fetched before they are written: few enough to be in the cache still
 WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one run does all of it
 
 
@@ -36,6 +37,7 @@ class MapLoop:
         # Batched reads see the same index lists as with torch: whole batches.
         self._together = plan.collate is not Collate.NONE and has_getitems(context.dataset)
         self._whole_from = WHOLE_FROM if self._by_function or self._together else 0
+        self._in_rows = not self._whole_from
         self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
         self._randomness = Randomness()
 
@@ -43,14 +45,40 @@ class MapLoop:
         """Work until the pool stops."""
         context, board = self._context, self._board
         while not context.stopped:
-            taken = board.pull(_ALL if self._together else self._sizer.size(), self._whole_from)
+            want = _ALL if self._together else self._sizer.size()
+            taken = board.pull(want, self._whole_from, with_rows=self._late_rows and self._in_rows)
             if taken is None:
                 context.sleep()
             elif isinstance(taken, CollateTask):
                 self._writer.collate_rows(taken.batch)
             else:
                 context.sync_dataset()
-                self._hand_in(taken, self._fetch(taken))
+                place = self._known_rows(taken)
+                if place is None:
+                    self._hand_in(taken, self._fetch(taken))
+                else:
+                    self._fetch_into(place, taken)
+
+    def _known_rows(self, run: Run) -> Place | None:
+        """The rows of the run's samples, if they can be written there as they come."""
+        if not self._in_rows or self._late_rows:
+            return run.place
+        return Place(run.batch, run.first, len(run.keys))
+
+    def _fetch_into(self, place: Place, run: Run) -> None:
+        """Fetch the run's samples and write them into their rows, a part of the run at a time."""
+        dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
+        step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
+
+        def fetch(reseed: Reseed | None) -> list[Any]:
+            for first in range(0, len(keys), step):
+                samples = fetch_each(dataset, keys[first : first + step], reseed, self._where, first)
+                self._writer.write(Place(place.batch, place.row + first, len(samples)), samples)
+                del samples  # the next ones use their memory
+            return []
+
+        self._measured(run, fetch)
+        self._commit(place, range(run.position, run.position + len(keys)))
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
@@ -63,9 +91,13 @@ class MapLoop:
                 reseed(0)
             return fetch_together(dataset, keys, self._where)
 
+        return self._measured(run, fetch)
+
+    def _measured(self, run: Run, fetch: Fetch) -> list[Any]:
+        """Call `fetch` under the seeds of the run's samples."""
         started = time.perf_counter()
-        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.position + n, keys[n]))
-        self._sizer.observe(len(keys), time.perf_counter() - started)
+        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.position + n, run.keys[n]))
+        self._sizer.observe(len(run.keys), time.perf_counter() - started)
         return samples
 
     def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
@@ -92,6 +124,10 @@ class MapLoop:
             return
         self._writer.write(place, samples)
         self._sizer.observe_bytes(self._writer.row_bytes)
+        self._commit(place, positions)
+
+    def _commit(self, place: Place, positions: range) -> None:
+        """Declare rows done; if they were the last of a batch that has to be collated, do so."""
         if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
 

@@ -129,7 +129,7 @@ class BatchWriter:
         texts = texts_of_row(table, row, memory) if self._book.layout(word).texts else []
         return self._columns_of(slot, word, rows).read(row, texts)
 
-    def collate(self, batch: int, samples: Sequence[Any], positions: Sequence[int] = ()) -> None:
+    def collate(self, batch: int, samples: Sequence[Any], positions: range = range(0)) -> None:
         """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
         the samples, if their rows were not committed before."""
         slot = self._board.bind_slot(batch)
@@ -141,7 +141,7 @@ class BatchWriter:
             offset, flags = self._store(batch, slot, CapturedError.capture(error, where)), flags | Flag.ERROR
         self._board.finish(batch, offset, flags, positions)
 
-    def fail(self, batch: int, error: CapturedError, positions: Sequence[int]) -> None:
+    def fail(self, batch: int, error: CapturedError, positions: range) -> None:
         """Hand in an error as the result of a batch."""
         offset = self._store(batch, self._board.bind_slot(batch), error)
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)

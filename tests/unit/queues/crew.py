@@ -81,12 +81,14 @@ class Hand:
         return True
 
     def _pull(self, want: int) -> bool:
-        taken = self.board.pull(want, self.crew.whole_from)
+        taken = self.board.pull(want, self.crew.whole_from, with_rows=self.crew.late and not self.crew.collates)
         if isinstance(taken, CollateTask):
             self.collating = taken.batch
         elif taken is not None:
             assert taken.keys == [KEY_BASE + taken.position + i for i in range(len(taken.keys))]
             self.run, self.done = taken, 0
+            self.place, self.written = taken.place, False
+            assert taken.place is None or taken.place.count == len(taken.keys)
         return taken is not None
 
     def _find_place(self, run: Run) -> None:
