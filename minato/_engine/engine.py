@@ -53,8 +53,8 @@ class Engine:
         self._keeper = keeper
         self._memory = keeper.take()
         self._slots = self._memory.slots
-        in_order = plan.worker.order is Order.IN_ORDER
-        self._span = 1 + (plan.window if in_order else plan.max_deferral)
+        self._in_order = plan.worker.order is Order.IN_ORDER
+        self._span = 1 + (plan.window if self._in_order else plan.max_deferral)
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         records = max(self._span, plan.window) + 2 * plan.window  # twice: abandoned batches may still be in hand
         control = ControlBlock.create(records, plan.worker.num_workers)
@@ -82,13 +82,13 @@ class Engine:
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
     def start(self, sampler: Iterable[Any], forecast: Forecast | None, seed: int | None) -> None:
-        """Post the first epoch's first batches and start the workers. `forecast`: of the epochs to come, if the workers
+        """Start the workers and post the first epoch's first batches. `forecast`: of the epochs to come, if the workers
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
         try:
             with self._in_use, self._uninterrupted:
+                self._pool.start(self._memory.arena)  # first, as torch does: workers come up while the sampler is asked
                 self._begin(sampler, seed)
-                self._pool.start(self._memory.arena)
         except BaseException:
             self.close()
             raise
@@ -264,10 +264,7 @@ class Engine:
         """The batch to deliver now, if it is ready. Batches of ended streams are dropped on the way."""
         feed = self._current
         while feed.out:
-            if self._plan.worker.order is Order.IN_ORDER:
-                batch = self._board.first_ready(feed.out[:1])
-            else:
-                batch = self._board.first_ready([b for b in feed.out if not feed.comes_last(b)] or feed.out)
+            batch = self._board.first_ready(feed.out[:1] if self._in_order else feed.deliverable())
             if batch is None or self._board.state(batch) != State.ENDED:
                 return batch
             with self._uninterrupted:

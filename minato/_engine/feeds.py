@@ -37,9 +37,9 @@ class Feed(ABC):
     def ended(self, batch: int) -> None:
         """A posted batch turned out to have nothing in it: its stream has ended."""
 
-    @abstractmethod
-    def comes_last(self, batch: int) -> bool:
-        """Whether a batch has to wait until all others are delivered, even if batches may overtake."""
+    def deliverable(self) -> Sequence[int]:
+        """Batches that may be delivered next, if batches may overtake."""
+        return self.out
 
     @property
     def oldest(self) -> int | None:
@@ -77,6 +77,7 @@ class TicketFeed(Feed):
         self._full = 0
         self._short_last = plan.short_batch_last
         self._short: int | None = None
+        """A batch that has to wait until all others are delivered: every batch is full but the last."""
 
     def post(self, board: PostingBoard, slot: int) -> bool:
         try:
@@ -92,8 +93,8 @@ class TicketFeed(Feed):
             self._short = number
         return True
 
-    def comes_last(self, batch: int) -> bool:
-        return batch == self._short  # every batch is full but the last
+    def deliverable(self) -> Sequence[int]:
+        return self.out if self._short is None else [n for n in self.out if n != self._short] or self.out
 
     def ended(self, batch: int) -> None:
         raise InternalError(f"batch {batch} of a map-style dataset ended like a stream")
@@ -133,9 +134,6 @@ class StreamFeed(Feed):
         worker = self._turns.pop(batch)
         if worker in self._active:
             self._active.remove(worker)
-
-    def comes_last(self, batch: int) -> bool:
-        return batch not in self._turns  # never: all batches of streams are alike
 
     def delivered(self, batch: int) -> None:
         """A stream's batch was delivered."""

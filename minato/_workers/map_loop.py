@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .main import WorkerContext
 
 _ALL = 1 << 62
-_PART_BYTES = 1 << 20  # of samples fetched before they are written: few enough to be in the cache still
+_PART_BYTES = 2 << 20  # of samples fetched before they are written: a write costs as much as copying half a megabyte
 WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one run does all of it
 
 
