@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from .._workers.sync import DatasetWatch
+from .sampling import batches_of
 
 # Their order depends on a generator and a length only. Not DistributedSampler: set_epoch changes it between epochs.
 _FORESEEABLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -42,7 +43,7 @@ class Forecast:
             return None
         generator = self._generator()
         before = generator.get_state()
-        batches = iter(self._batch_sampler)
+        batches = batches_of(self._batch_sampler)
         # A given generator is drawn from while the sampler goes on, so all has to be drawn now. From the default one
         # samplers take only what they need at once, with their first element.
         drawn: list[Any] = []

@@ -10,9 +10,11 @@ from typing import Any
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
 from .._queues.control import Flag
+from .._queues.keys import Indices, Keys
 from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
+from .sampling import batches_of
 
 
 class Feed(ABC):
@@ -50,7 +52,7 @@ class Feed(ABC):
         """What is not delivered, for recovery."""
         return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
 
-    def _post(self, board: PostingBoard, slot: int, keys: Sequence[Any], rows: int, worker: int = -1) -> int:
+    def _post(self, board: PostingBoard, slot: int, keys: Keys, rows: int, worker: int = -1) -> int:
         number = board.publish(
             epoch=self.epoch,
             seed=self._seed,
@@ -85,7 +87,7 @@ class TicketFeed(Feed):
         except StopIteration:
             self.exhausted = True
             return False
-        keys = [keys] if self._single else list(keys)
+        keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
         number = self._post(board, slot, keys, len(keys))
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
@@ -145,6 +147,6 @@ class StreamFeed(Feed):
 
 
 def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Iterable[Any]) -> Feed:
-    """The feed of one epoch. Calls `iter(sampler)`, once; its first element is drawn when the first batch is posted."""
-    keys = iter(sampler)
+    """The feed of one epoch. Its first batch is drawn from the sampler when it is posted."""
+    keys = batches_of(sampler)
     return TicketFeed(epoch, seed, plan, keys) if plan.source is Source.MAP else StreamFeed(epoch, seed, plan)

@@ -11,6 +11,7 @@ from typing import Any
 from .._fetchers.sequential import has_getitems
 from .._fetchers.stream import Stream
 from .._plan import Collate, WorkerPlan
+from .._queues.keys import Indices
 from .._workers.generators import mix
 from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
 from .totals import Totals
@@ -35,6 +36,7 @@ class InlineMap:
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
         keys = next(self._sampler)
+        keys = keys.tolist() if isinstance(keys, Indices) else keys
         samples = self._fetch([keys] if self._single else keys)
         position, self._position = self._position, self._position + len(samples)
         self._totals.batches_delivered += 1

@@ -19,6 +19,7 @@ from .budget import default_memory_budget
 from .engine import Engine
 from .inline import InlineMap, InlineStream
 from .memory import MemoryKeeper
+from .sampling import batches_of
 from .totals import Totals
 
 
@@ -85,7 +86,7 @@ class _Begun:
     """A sampler whose `iter()` was called already: before the base seed is drawn, as torch does it."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
-        self._iterator = iter(sampler)
+        self._iterator = batches_of(sampler)
 
     def __iter__(self) -> Any:
         return self._iterator

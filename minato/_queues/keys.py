@@ -10,9 +10,16 @@ import numpy as np
 from .arena import Arena, Stretch
 
 
-def write_keys(arena: Arena, record: int, keys: Sequence[object]) -> int:
+class Indices(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    """Keys that are plain ints, as an array of minato's own: a user's array has keys of numpy's types."""
+
+
+Keys = Sequence[object] | Indices
+
+
+def write_keys(arena: Arena, record: int, keys: Keys) -> int:
     """Write the keys of the batch with that record. Returns their pickled length; 0: they are words."""
-    if set(map(type, keys)) <= {int}:
+    if isinstance(keys, Indices) or set(map(type, keys)) <= {int}:
         try:
             values = np.array(keys, np.int64)
         except OverflowError:

@@ -10,7 +10,7 @@ from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, Batch, Flag, Header, Phase, State, Worker
-from .keys import read_keys, unpickled, write_keys
+from .keys import Keys, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
 
@@ -23,7 +23,7 @@ class PostingBoard(Board):
         epoch: int,
         seed: int,
         position: int,
-        keys: Sequence[object],
+        keys: Keys,
         rows: int,
         slot: int,
         flags: int,
@@ -58,7 +58,7 @@ class PostingBoard(Board):
             if first:
                 words[Header.CLAIM_EVEN + (epoch & 1)] = number
             words[Header.PUBLISHED] = number + 1
-            if not keys:
+            if len(keys) == 0:
                 self.post_orphan(number, 0, 0)
         return number
 
