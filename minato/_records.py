@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +95,9 @@ class LoaderStats:
     """Bytes that batches in flight may take."""
     epochs_started_ahead: int = 0
     """Epochs whose first samples were under way before the consumer asked for them."""
+    samples_retried: int = 0
+    """Times a sample was fetched again because it failed."""
+    samples_skipped: int = 0
+    """Samples left out because they failed."""
+    skipped: tuple[Any, ...] = ()
+    """Indices of samples left out, the newest 100."""

@@ -1,10 +1,12 @@
-"""Public names of the exceptions minato raises; see `minato._errors` for the tree."""
+"""Public names of what minato raises, and the record of a failed sample; see `minato._errors` for the tree."""
 
 from ._errors import (
     DatasetStopIteration,
     InternalError,
     LoaderClosed,
     MinatoError,
+    SampleError,
+    SampleTimeout,
     WorkerDied,
     WorkerTraceback,
 )
@@ -14,6 +16,8 @@ __all__ = [
     "InternalError",
     "LoaderClosed",
     "MinatoError",
+    "SampleError",
+    "SampleTimeout",
     "WorkerDied",
     "WorkerTraceback",
 ]

@@ -16,6 +16,8 @@ from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 from .sampling import batches_of
 
+_END: Any = object()
+
 
 class Feed(ABC):
     """One epoch's work, posted batch by batch."""
@@ -48,6 +50,10 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
+    def is_settled(self, board: PostingBoard) -> bool:
+        """Whether all that is posted is complete, without errors that have to be seen to."""
+        return all(board.is_sound(batch) for batch in self.out)
+
     def open_epoch(self) -> OpenEpoch:
         """What is not delivered, for recovery."""
         return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
@@ -77,15 +83,22 @@ class TicketFeed(Feed):
         self._sampler = sampler
         self._single = plan.collate is Collate.NONE
         self._full = 0
+        self._drained = False
+        """Whether the sampler has no more."""
+        self._drop_last = plan.drop_last
+        self.refills = plan.mends and plan.short_batch_last
+        """Whether a sample that is left out is replaced by the next one of the sampler: torch's own batching."""
+        self._reserve: list[object] = []
+        """Keys that were taken from the sampler to replace others, and are not posted yet."""
         self._short_last = plan.short_batch_last
         self._short: int | None = None
         """A batch that has to wait until all others are delivered: every batch is full but the last."""
 
     def post(self, board: PostingBoard, slot: int) -> bool:
-        try:
-            keys = next(self._sampler)
-        except StopIteration:
-            self.exhausted = True
+        keys = self._from_reserve(board) if self._reserve else self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            self.exhausted = not self._reserve
             return False
         keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
         number = self._post(board, slot, keys, len(keys))
@@ -94,6 +107,51 @@ class TicketFeed(Feed):
         if len(keys) < self._full and self._short_last:
             self._short = number
         return True
+
+    def spare_keys(self, most: int) -> list[object]:
+        """Keys not given out yet, to take the places of others. Fewer than `most`: the sampler has no more."""
+        while len(self._reserve) < most and self._refill():
+            pass
+        keys, self._reserve = self._reserve[:most], self._reserve[most:]
+        return keys
+
+    def give_back(self, batch: int, keys: Sequence[object]) -> None:
+        """Keys of a batch that was taken back: they are given out again."""
+        self._short = None if self._short == batch else self._short
+        self._reserve += keys
+        self.exhausted = self.exhausted and not self._reserve
+
+    def has_shrunk(self, batch: int) -> None:
+        """The last batch has lost samples: no other may come after it."""
+        self._short = batch
+
+    def last_of(self, batches: Sequence[int]) -> int:
+        """Which of the batches is delivered last."""
+        return self._short if self._short is not None and self._short in batches else max(batches)
+
+    def _from_sampler(self) -> Any:
+        return _END if self._drained else next(self._sampler, _END)
+
+    def _refill(self) -> bool:
+        keys = self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            return False
+        self._reserve += keys.tolist() if isinstance(keys, Indices) else keys
+        return True
+
+    def _from_reserve(self, board: PostingBoard) -> Any:
+        """The next batch's keys, those in reserve first. `_END`: what is left is to be dropped, or may still be needed
+        to fill other batches."""
+        while len(self._reserve) < self._full and self._refill():
+            pass
+        if len(self._reserve) < self._full:
+            if self._drop_last:
+                self._reserve.clear()
+            if self._drop_last or not self.is_settled(board):
+                return _END
+        keys, self._reserve = self._reserve[: self._full], self._reserve[self._full :]
+        return keys
 
     def deliverable(self) -> Sequence[int]:
         return self.out if self._short is None else [n for n in self.out if n != self._short] or self.out

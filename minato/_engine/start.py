@@ -18,6 +18,7 @@ from .ahead import Forecast
 from .budget import default_memory_budget
 from .engine import Engine
 from .inline import InlineMap, InlineStream
+from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
 from .sampling import batches_of
 from .totals import Totals
@@ -78,7 +79,9 @@ def start_inline(
     if is_data_pipe(dataset):
         shard_here(dataset)
     if plan.worker.source is Source.ITERABLE:
-        return InlineStream(dataset, plan.worker, totals)
+        return MendingStream(dataset, plan, totals) if plan.worker.mends else InlineStream(dataset, plan.worker, totals)
+    if plan.worker.mends:
+        return MendingMap(dataset, plan, sampler, base_seed, totals)
     return InlineMap(dataset, plan.worker, sampler, base_seed, totals)
 
 

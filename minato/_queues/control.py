@@ -82,6 +82,8 @@ class Batch:
     """Stream batches: the worker whose stream fills this batch. Otherwise -1."""
     FILLED = 16
     """Rows that hold samples when the batch is ready: all of them, but for the last batch of a stream."""
+    LEFT_OUT = 17
+    """Failed rows among them that are not in the result: `Flag.SHORT`."""
 
 
 class State:
@@ -93,6 +95,8 @@ class State:
     READY = 3
     ENDED = 4
     """A stream had nothing left for this batch."""
+    MENDING = 5
+    """Complete, with failed samples in it: the main process is about to have them fetched again, or left out."""
 
 
 class Flag:
@@ -104,6 +108,8 @@ class Flag:
     """At least one row, or the result, is a captured error."""
     RESULT = 4
     """The batch is the pickled result at `Batch.RESULT`, not its rows."""
+    SHORT = 8
+    """Rows that failed are left out: a worker has to collate the others."""
 
 
 class Worker:
@@ -122,6 +128,17 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
+    CURRENT = 9
+    """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
+
+
+class Current:
+    """What `Worker.CURRENT` says besides a ticket."""
+
+    NOTHING = -1
+    """No code of the user's runs, or it makes all samples at once."""
+    COLLATION = -2
+    """The samples in hand are being collated, or those of the batch `Worker.COLLATE` names."""
 
 
 class Phase:
@@ -143,6 +160,7 @@ BATCH_WORDS = 24
 _WORKER_WORDS = 16
 _ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
 _ORPHAN_WORDS = 3
+MOST_REOPENED = 2048  # tickets fetched again at a time, each of them possibly an orphan with a spare row of its own
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
 
@@ -184,7 +202,7 @@ class ControlBlock:
         self.workers = workers
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
-        self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
+        self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
         self._orphan_base = self._worker_base + workers * _WORKER_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS

@@ -81,6 +81,10 @@ class PostingBoard(Board):
         """The state of a batch, as far as this process has seen."""
         return self._words[self.control.batch(batch) + Batch.STATE]
 
+    def is_sound(self, batch: int) -> bool:
+        """Whether a batch is complete and carries no error."""
+        return self.state(batch) == State.READY and not self.field(batch, Batch.FLAGS) & Flag.ERROR
+
     def first_ready(self, batches: Sequence[int]) -> int | None:
         """The first of `batches` that is complete; all its memory is visible to this process."""
         for batch in batches:
@@ -117,7 +121,7 @@ class PostingBoard(Board):
 
     def filled(self, batch: int) -> int:
         """Samples in a ready batch."""
-        return self.field(batch, Batch.FILLED)
+        return self.field(batch, Batch.FILLED) - self.field(batch, Batch.LEFT_OUT)
 
     def nbytes(self, batch: int) -> int:
         """Bytes of its slot that a ready batch takes."""

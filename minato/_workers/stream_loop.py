@@ -51,11 +51,12 @@ class StreamLoop:
                 self._stream, self._epoch = None, run.epoch
                 if isinstance(self._context.dataset, IterDataPipe):
                     seed_pipe(self._context.dataset, run.seed)
-                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last)
+                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last, keeps=plan.mends)
             samples = self._stream.next_batch()
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, iterating the dataset"
-            self._writer.fail(batch, CapturedError.capture(error, where), range(1))
+            hopeless = self._stream is None or self._stream.is_hopeless
+            self._writer.fail(batch, CapturedError.capture(error, where, self._worker, final=hopeless), range(1))
             return
         if not samples:
             self._board.end_stream(batch)
