@@ -32,6 +32,13 @@ class Hand:
     first: int
     count: int
     keys: list[object]
+    current: int | None = None
+    """Place in `batch` of the ticket whose sample was being made, if that is known."""
+
+    @property
+    def key(self) -> object:
+        """The key of the current ticket."""
+        return None if self.current is None else self.keys[self.current - self.first]
 
 
 @dataclass(frozen=True, slots=True)

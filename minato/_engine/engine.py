@@ -70,7 +70,7 @@ class Engine:
             keeper.give_back(self._memory)
             raise
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
-        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals)
+        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
@@ -104,13 +104,13 @@ class Engine:
     def _start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
         unchanged = self._send_dataset_changes()
         ahead, self._ahead = self._ahead, None
-        if self._mender is not None:
-            self._mender.forget()
         if ahead is None or not self._may_adopt(sampler, unchanged):
             self._abandon(self._current, ahead)
             self._begin(sampler, seed)
             return
         self._feed, self._epoch = ahead, ahead.epoch
+        if self._mender is not None:
+            self._mender.forget(before=min(ahead.out, default=self._board.next_number))
         self._totals.epochs_started_ahead += 1
         self._top_up()
 
@@ -151,6 +151,8 @@ class Engine:
                 self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
+        if self._mender is not None:
+            self._mender.forget(before=self._board.next_number)
 
     def _top_up(self) -> None:
         """Post batches until the window is full: of this epoch, and when it has no more, of the next."""

@@ -69,10 +69,14 @@ class Mender:
         self._reopened: dict[int, int] = {}
         """Batches that wait for rows that were opened again, and how many."""
 
-    def forget(self) -> None:
-        """A new epoch begins."""
-        for memory in (self._cases, self._condemned, self._tries, self._decided, self._reopened):
-            memory.clear()
+    def forget(self, before: int) -> None:
+        """Batches before that number are of no interest any more."""
+        for batches in (self._cases, self._condemned, self._reopened):
+            for batch in [b for b in batches if b < before]:
+                del batches[batch]
+        for tickets in (self._tries, self._decided):
+            for ticket in [t for t in tickets if t[0] < before]:
+                del tickets[ticket]
 
     # ---- what the engine asks ----------------------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ class PostingBoard(Board):
             batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
-        return Hand(batch, first, count, unpickled(keys))
+            making = self._words[me + Worker.CURRENT]
+        return Hand(batch, first, count, unpickled(keys), first + making if 0 <= making < count else None)
 
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""

@@ -69,11 +69,12 @@ class MapLoop:
     def _fetch_into(self, place: Place, run: Run) -> None:
         """Fetch the run's samples and write them into their rows, a part of the run at a time."""
         dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
+        current = self._board.current
         step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             for first in range(0, len(keys), step):
-                samples = fetch_each(dataset, keys[first : first + step], reseed, self._capture, first)
+                samples = fetch_each(dataset, keys[first : first + step], reseed, self._capture, first, current)
                 self._writer.write(Place(place.batch, place.row + first, len(samples)), samples)
                 del samples  # the next ones use their memory
             return []
@@ -83,14 +84,14 @@ class MapLoop:
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        dataset, keys = self._context.dataset, run.keys
+        dataset, keys, current = self._context.dataset, run.keys, self._board.current
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:
-                return fetch_each(dataset, keys, reseed, self._capture)
+                return fetch_each(dataset, keys, reseed, self._capture, current=current)
             if reseed is not None:
                 reseed(0)
-            return fetch_together(dataset, keys, self._capture, one_by_one=self._mends)
+            return fetch_together(dataset, keys, self._capture, self._mends, current)
 
         return self._measured(run, fetch)
 

@@ -15,7 +15,7 @@ from .._plan import Collate
 from .._queues import codec
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
-from .._queues.control import Batch, Flag
+from .._queues.control import Batch, Current, Flag
 from .._queues.layout import Columns
 from .._queues.layout_book import LayoutBook
 from .._queues.mapping import Bytes
@@ -138,12 +138,14 @@ class BatchWriter:
         the samples, if their rows were not committed before."""
         slot = self._board.bind_slot(batch)
         flags = Flag.RESULT
+        self._board.current[0] = Current.COLLATION
         try:
             offset = self._store(batch, slot, self._collated(batch, samples))
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, collating"
             captured = CapturedError.capture(error, where, self._worker, "collate")
             offset, flags = self._store(batch, slot, captured), flags | Flag.ERROR
+        self._board.current[0] = Current.NOTHING
         self._board.finish(batch, offset, flags, positions)
 
     def fail(self, batch: int, error: CapturedError, positions: range) -> None:

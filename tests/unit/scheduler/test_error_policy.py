@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -42,5 +43,5 @@ def test_another_answer_is_refused(answer: Any) -> None:
 def test_waits_double_up_to_a_limit() -> None:
     waits = [backoff_s(tries) for tries in range(1, 12)]
     assert waits[0] == FIRST_BACKOFF_S
-    assert all(later in (2 * earlier, LONGEST_BACKOFF_S) for earlier, later in zip(waits, waits[1:], strict=False))
+    assert all(later in (2 * earlier, LONGEST_BACKOFF_S) for earlier, later in itertools.pairwise(waits))
     assert waits[-1] == backoff_s(10**9) == LONGEST_BACKOFF_S
