@@ -44,8 +44,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
         memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
         device, device_prefetch: accelerator to copy batches to ahead of use, and how many.
-        on_error: what to do with a sample that fails: "raise", "skip", or a callable that decides.
-        sample_retries: further tries for a sample that kills its worker.
+        on_error: what to do with a sample that fails, hangs longer than `timeout` or kills its workers: "raise"; "skip"
+            leaves it out, with batches kept full from the following samples; or a function that is given a
+            `minato.errors.SampleError` and returns "raise", "skip" or "retry".
+        sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
+            as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 

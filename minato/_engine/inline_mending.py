@@ -37,14 +37,15 @@ class _Judge:
 
     def insist(
         self,
-        attempt: Callable[[], Any],
+        attempt: Callable[[], Any] | None,
         error: Exception,
         index: Any,
         position: int | None,
         stage: str,
         samples: int = 1,
     ) -> Any:
-        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut."""
+        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut. Without an
+        `attempt` (a stream has nothing that could be asked for again) to go on is all one can do."""
         tries = 0
         while True:
             tries += 1
@@ -57,8 +58,9 @@ class _Judge:
                 self._totals.count_skipped(samples, keys, failure)
                 raise _LeftOut
             self._totals.samples_retried += samples
-            if position is not None:
-                time.sleep(backoff_s(tries))
+            if attempt is None:
+                raise _LeftOut
+            time.sleep(backoff_s(tries))
             try:
                 return attempt()
             except Exception as again:
@@ -206,7 +208,7 @@ class MendingStream(InlineStream):
         except Exception as error:
             if self._stream.is_hopeless:
                 raise
-            return list(self._judge.insist(self._stream.next_batch, error, None, None, "fetch"))
+            return list(self._judge.insist(None, error, None, None, "fetch"))
 
     def _delivered(self, samples: list[Any]) -> Any:
         if not samples:
@@ -214,18 +216,10 @@ class MendingStream(InlineStream):
         try:
             batch = self._function(samples[0] if self._single else samples)
         except Exception as error:
-            return self._drop(error, len(samples))
+            return self._judge.insist(None, error, None, None, "collate", len(samples))
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         return batch
-
-    def _drop(self, error: Exception, samples: int) -> Any:
-        """A batch that cannot be collated. "retry" drops it too: with workers its samples are gone by then."""
-
-        def attempt() -> Any:
-            raise _LeftOut
-
-        return self._judge.insist(attempt, error, None, None, "collate", samples)
 
 
 def _told(error: Exception, index: Any, position: int | None, stage: str, tries: int) -> SampleError:

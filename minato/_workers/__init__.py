@@ -6,6 +6,7 @@ stream_loop.py  fill batches from this worker's stream: iterable datasets
 writer.py       samples into rows, rows into batches
 randomness.py   per-sample random numbers; generators.py: the three global generators
 program.py      how the dataset and the user's functions reach a worker
+stacks.py       the stack of a worker that is stuck
 guard.py        signals, and dying with the parent
 pool.py         main process: start, wake, watch and stop workers
 sync.py         attribute changes of the dataset for persistent workers
