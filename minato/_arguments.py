@@ -186,7 +186,8 @@ def make_plan(loader: Any) -> LoaderPlan:
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
         short_batch_last=loader.batch_size is not None and not iterable,
-        mends=loader.on_error != "raise" or loader.sample_retries > 0 or loader.timeout > 0,
+        mends=loader.on_error != "raise" or loader.sample_retries > 0,
+        skips=loader.on_error != "raise",
         tells_stack=loader.timeout > 0,
     )
     return LoaderPlan(

@@ -55,7 +55,9 @@ class WorkerPlan:
     short_batch_last: bool
     """A batch with fewer samples than the first is delivered last, whatever may overtake: torch's own batching."""
     mends: bool = False
-    """Samples may be retried or left out; so what failed is handed in sample by sample."""
+    """Samples that fail may be fetched again or left out; so failures are handed in sample by sample."""
+    skips: bool = False
+    """Samples that fail may be left out."""
     tells_stack: bool = False
     """Workers that are stuck are asked for their stack."""
 

@@ -70,7 +70,8 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
+        mends = plan.worker.mends or plan.timeout > 0
+        self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._hangs: Hangs | None = None
         if plan.timeout and self._mender is not None:
@@ -178,7 +179,7 @@ class Engine:
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
-        return self._mender is None or self._ahead is not None or self._current.is_settled(self._board)
+        return not self._plan.worker.skips or self._ahead is not None or self._current.is_settled(self._board)
 
     def _reuse_warm_slot(self) -> None:
         """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into

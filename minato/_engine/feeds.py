@@ -86,7 +86,7 @@ class TicketFeed(Feed):
         self._drained = False
         """Whether the sampler has no more."""
         self._drop_last = plan.drop_last
-        self.refills = plan.mends and plan.short_batch_last
+        self.refills = plan.skips and plan.short_batch_last
         """Whether a sample that is left out is replaced by the next one of the sampler: torch's own batching."""
         self._reserve: list[object] = []
         """Keys that were taken from the sampler to replace others, and are not posted yet."""

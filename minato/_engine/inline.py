@@ -98,7 +98,7 @@ class InlineStream:
 
     def __init__(self, dataset: Any, plan: WorkerPlan, totals: Totals) -> None:
         self._totals = totals
-        self._stream = Stream(dataset, plan.batch_size, plan.drop_last, keeps=plan.mends)
+        self._stream = Stream(dataset, plan.batch_size, plan.drop_last, keeps=plan.skips)
         self._single = plan.collate is Collate.NONE
         self._function = plan.collate_fn
 

@@ -192,8 +192,8 @@ class Mender:
         self._condemned[batch] = error
 
     def _set_aside(self, batch: int, case: _Case) -> None:
+        self._cases[batch] = case  # first: an interrupt in between must not leave a batch that nobody sees to
         reopening.set_aside(self._board, batch)
-        self._cases[batch] = case
 
     # ---- apply -------------------------------------------------------------------------------------------------------
 

@@ -66,11 +66,6 @@ def set_aside(board: PostingBoard, batch: int) -> None:
     board.control.words[board.control.batch(batch) + Batch.STATE] = State.MENDING
 
 
-def give_free(board: PostingBoard, batch: int) -> None:
-    """A batch that was set aside is delivered as it is."""
-    board.control.words[board.control.batch(batch) + Batch.STATE] = State.READY
-
-
 def reopen(board: PostingBoard, batch: int, tickets: Sequence[Ticket], rows_are_spare: bool) -> None:
     """Have the samples of rows fetched again. `rows_are_spare`: samples may overtake, so that any sample may take the
     row; otherwise a row waits for its own ticket."""

@@ -231,17 +231,19 @@ class TakingBoard(Board):
     def _claim_spare(self, epoch: int, count: int) -> Place | None:
         words = self._words
         head = words[Header.SPARE_HEAD]
-        if head == words[Header.SPARE_TAIL]:
-            return None
-        entry = self.control.spare(head)
-        batch, row, end = words[entry : entry + 3]
-        if words[self.control.batch(batch) + Batch.EPOCH] != epoch:
-            return None
-        if end - row <= count:
+        for number in range(head, words[Header.SPARE_TAIL]):
+            entry = self.control.spare(number)
+            batch, row, end = words[entry : entry + 3]
+            if words[self.control.batch(batch) + Batch.EPOCH] != epoch:
+                continue  # two epochs may be under way, and a claim must not go to the other
+            if end - row > count:
+                words[entry + 1] = row + count
+                return Place(batch, row, count)
+            first = self.control.spare(head)
+            words[entry : entry + 3] = words[first : first + 3]
             words[Header.SPARE_HEAD] = head + 1
             return Place(batch, row, end - row)
-        words[entry + 1] = row + count
-        return Place(batch, row, count)
+        return None
 
     def _claim_open(self, epoch: int, count: int) -> Place:
         words = self._words

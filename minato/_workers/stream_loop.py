@@ -51,7 +51,7 @@ class StreamLoop:
                 self._stream, self._epoch = None, run.epoch
                 if isinstance(self._context.dataset, IterDataPipe):
                     seed_pipe(self._context.dataset, run.seed)
-                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last, keeps=plan.mends)
+                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last, keeps=plan.skips)
             samples = self._stream.next_batch()
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, iterating the dataset"

@@ -20,7 +20,7 @@ __all__ = ["board"]
 
 
 def feed_of(batches: list[Any], **changed: Any) -> TicketFeed:
-    return TicketFeed(0, 0, plan(mends=True, short_batch_last=True, **changed), iter(batches))
+    return TicketFeed(0, 0, plan(mends=True, skips=True, short_batch_last=True, **changed), iter(batches))
 
 
 def make_sound(board: PostingBoard, *batches: int) -> None:
