@@ -46,6 +46,8 @@ class Header:
     """Sample layouts registered so far."""
     FREE_SLOTS = 12
     """Slots on the stack of free ones. As many as there are posted batches without a slot."""
+    ACTIVE = 14
+    """Workers that are meant to run now: at most as many as there are worker records."""
     BINDING = 13
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
     UPDATE = 11
@@ -122,6 +124,8 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
+    RETIRE = 12
+    """1: the worker is to end as soon as it has nothing in hand."""
 
 
 class Phase:
@@ -182,6 +186,7 @@ class ControlBlock:
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
+        """Worker records: the most workers there can be at once."""
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
@@ -200,6 +205,7 @@ class ControlBlock:
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()
+            block.words[Header.ACTIVE] = workers
         except BaseException:
             block.close()
             raise

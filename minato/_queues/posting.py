@@ -145,6 +145,22 @@ class PostingBoard(Board):
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
 
+    def engage(self, worker: int) -> None:
+        """A worker is about to be started."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 0
+
+    def dismiss(self, worker: int) -> None:
+        """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 1
+
+    def note_left(self, worker: int) -> None:
+        """A worker that was dismissed has ended, with nothing in hand."""
+        self._words[self.control.worker(worker) + Worker.PHASE] = Phase.ABSENT
+
+    def set_active(self, workers: int) -> None:
+        """How many workers share a batch's tickets from now on."""
+        self._words[Header.ACTIVE] = workers
+
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
         held: set[int] = set()

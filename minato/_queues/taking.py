@@ -87,6 +87,11 @@ class TakingBoard(Board):
             self._announce()
         return to_collate
 
+    @property
+    def dismissed(self) -> bool:
+        """Whether this worker is to end now."""
+        return bool(self._words[Header.STOP] or self._words[self._me + Worker.RETIRE])
+
     def shorten(self, batch: int, filled: int) -> None:
         """A stream's last batch has only `filled` samples. To be said before they are committed."""
         with self._lock:
@@ -173,7 +178,7 @@ class TakingBoard(Board):
         if whole_from and first == 0 and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            count = min(want, tickets - first, max(1, tickets // self.control.workers))
+            count = min(want, tickets - first, max(1, tickets // max(1, words[Header.ACTIVE])))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count)
         words[at + Batch.PULLED] = first + count
