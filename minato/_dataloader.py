@@ -140,10 +140,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         if self._closed:
             raise LoaderClosed("this loader was closed; make a new DataLoader to iterate again")
-        if self.num_workers == 0:
-            return self._inline_iterator()
-        if not self.persistent_workers:
-            return self._worker_iterator()
+        if self.num_workers == 0 or not self.persistent_workers:
+            return self._get_iterator()
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
         if iterator is None or iterator.closed:
@@ -154,6 +152,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         else:
             iterator.restart(self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator))
         return iterator
+
+    def _get_iterator(self) -> LoaderIterator:  # type: ignore[override]
+        """torch's name for it: subclasses that keep an iterator of their own call it."""
+        return self._worker_iterator() if self.num_workers > 0 else self._inline_iterator()
 
     def _inline_iterator(self) -> LoaderIterator:
         if self.timeout != 0:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
@@ -322,6 +323,11 @@ class Engine:
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return {} if self._closed else self._pool.pids
+
+    @property
+    def worker_processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        return [] if self._closed else self._pool.processes
 
     def _check_open(self) -> None:
         if self._broken:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from torch.autograd import profiler
@@ -128,3 +129,12 @@ class WorkerIterator(LoaderIterator):
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return self._engine.worker_pids
+
+    # torch's private names, which some trainers use to end workers early
+
+    @property
+    def _workers(self) -> list[BaseProcess]:
+        return self._engine.worker_processes
+
+    def _shutdown_workers(self) -> None:
+        self.close()

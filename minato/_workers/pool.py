@@ -205,6 +205,12 @@ class WorkerPool:
         with self._lock:
             return {worker: self._processes[worker].pid or 0 for worker in self._pidfds}
 
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        with self._lock:
+            return [self._processes[worker] for worker in sorted(self._pidfds)]
+
     def bury(self, worker: int) -> tuple[int, int | None]:
         """Collect a dead worker; returns its pid and exit code (negative: the signal that killed it)."""
         with self._lock:
