@@ -128,6 +128,14 @@ class Worker:
     """1: the worker is to end as soon as it has nothing in hand."""
 
 
+class Parked:
+    """Words of an entry of a worker's temp queue: a ticket whose sample was begun and put aside."""
+
+    BATCH = 0
+    """Number of the ticket's batch, plus one; 0: no entry."""
+    PLACE = 1
+
+
 class Phase:
     """What a worker is doing."""
 
@@ -145,7 +153,9 @@ class Phase:
 _HEADER_WORDS = 64
 BATCH_WORDS = 24
 _WORKER_WORDS = 16
-_ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
+PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
+_PARKED_WORDS = 2
+_ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
 _ORPHAN_WORDS = 3
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
@@ -191,7 +201,8 @@ class ControlBlock:
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
-        self._orphan_base = self._worker_base + workers * _WORKER_WORDS
+        self._parked_base = self._worker_base + workers * _WORKER_WORDS
+        self._orphan_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
         words = self.free_base + batches
@@ -222,6 +233,10 @@ class ControlBlock:
     def worker(self, worker: int) -> int:
         """Index of the first word of a worker's record."""
         return self._worker_base + worker * _WORKER_WORDS
+
+    def parked(self, worker: int, entry: int) -> int:
+        """Index of the first word of an entry of a worker's temp queue."""
+        return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""

@@ -163,8 +163,8 @@ class PostingBoard(Board):
 
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
-        held: set[int] = set()
         with self._lock:
+            held = {batch for worker in range(self.control.workers) for batch, _ in self.parked(worker)}
             for me in map(self.control.worker, range(self.control.workers)):
                 if self._words[me + Worker.COUNT]:
                     held.add(self._words[me + Worker.BATCH])

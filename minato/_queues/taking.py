@@ -11,7 +11,7 @@ import numpy as np
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import Board, complete
-from .control import BATCH_WORDS, Batch, ControlBlock, Header, Phase, State, Worker
+from .control import BATCH_WORDS, PARKED_PER_WORKER, Batch, ControlBlock, Header, Parked, Phase, State, Worker
 from .keys import read_keys, unpickled
 from .rows import Column, Words, align
 
@@ -145,6 +145,42 @@ class TakingBoard(Board):
         with self._lock:
             self._put_down(self._words[self._me + Worker.COUNT])
         self._announce()
+
+    def park(self) -> int | None:
+        """Put the single ticket in hand aside, unfinished. Returns its entry of the worker's temp queue, or None if
+        that is full: the ticket stays in hand."""
+        words, me = self._words, self._me
+        with self._lock:
+            for entry in range(PARKED_PER_WORKER):
+                at = self.control.parked(self._worker, entry)
+                if not words[at + Parked.BATCH]:
+                    words[at + Parked.PLACE] = words[me + Worker.FIRST]
+                    words[at + Parked.BATCH] = words[me + Worker.BATCH] + 1  # counts from here on
+                    self._put_down(1)
+                    return entry
+        return None
+
+    def unpark(self, entry: int) -> bool:
+        """Take a parked ticket in hand again. False: nobody waits for it any more."""
+        words, me, at = self._words, self._me, self.control.parked(self._worker, entry)
+        with self._lock:
+            batch = words[at + Parked.BATCH] - 1
+            wanted = words[self.control.batch(batch) + Batch.EPOCH] >= words[Header.LIVE_EPOCH]
+            if wanted:
+                words[me + Worker.BATCH] = batch
+                words[me + Worker.FIRST] = words[at + Parked.PLACE]
+                words[me + Worker.COUNT] = 1
+                self._enter(Phase.FETCHING)
+            words[at + Parked.BATCH] = 0
+        if not wanted:
+            self._announce()
+        return wanted
+
+    @property
+    def has_open_tickets(self) -> bool:
+        """Whether there is other work to be taken; a look without the lock."""
+        words = self._words
+        return words[Header.PULL] < words[Header.PUBLISHED] or words[Header.ORPHAN_HEAD] < words[Header.ORPHAN_TAIL]
 
     def enter(self, phase: int) -> None:
         """Announce a phase of a worker's life."""
