@@ -8,7 +8,7 @@ and which argument to change.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import (
@@ -47,7 +47,7 @@ OPTIONS = (
 )
 """Arguments that torch's loader does not have, or means more by."""
 _RANDOM_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading", "device": "prefetching to a device"}
+_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading"}
 
 
 def check_num_workers(num_workers: Any) -> int:
@@ -79,6 +79,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_adaptation(options)
     _check_fetching(options)
     _check_on_error(options["on_error"])
+    accelerators(options["device"])
 
 
 def _check_in_order(value: Any) -> None:
@@ -141,6 +142,62 @@ def _check_on_error(value: Any) -> None:
         raise ValueError(f"on_error must be 'raise', 'skip' or a callable, got {value!r}")
     if value != "raise":
         raise ValueError(f"on_error={value!r} is not available in this version; use on_error='raise'")
+
+
+def accelerators(device: Any) -> tuple[torch.device, ...]:
+    """The accelerators that `device` names, after a look whether they are there; none for None and for the CPU."""
+    if device is None:
+        return ()
+    if not isinstance(device, (list, tuple)):
+        return () if _is_cpu(one := _device(device, device)) else (_existing(one, device),)
+    devices = [_device(one, device) for one in device]
+    if not devices:
+        raise ValueError(f"device must name a device, or be None, got {device!r}")
+    if all(map(_is_cpu, devices)):
+        return ()
+    return tuple(_existing(one, device) for one in devices)
+
+
+def _is_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _device(value: Any, given: Any) -> torch.device:
+    if isinstance(value, bool) or not isinstance(value, (str, int, torch.device)):
+        raise TypeError(
+            f"device must be a device such as 'cuda:0', its number, a list of these, or None, got {given!r}"
+        )
+    if isinstance(value, int):
+        kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if kind is None:
+            raise ValueError(f"device={given!r}: {_NO_ACCELERATOR}")
+        return torch.device(f"{kind.type}:{value}") if value >= 0 else _unknown(given)
+    try:
+        return torch.device(value)
+    except RuntimeError:
+        return _unknown(given)
+
+
+_NO_ACCELERATOR = "this machine has no accelerator that torch can use; leave device=None, or give device='cpu'"
+
+
+def _unknown(given: Any) -> NoReturn:
+    raise ValueError(f"device={given!r} is no device; give one such as 'cuda', 'cuda:0' or 0, or leave device=None")
+
+
+def _existing(device: torch.device, given: Any) -> torch.device:
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if kind is None:
+        raise ValueError(f"device={given!r}: {_NO_ACCELERATOR}")
+    if device.type != kind.type:
+        raise ValueError(f"device={given!r}: the accelerators here are of type {kind.type!r}, not {device.type!r}")
+    if device.type == "mps":
+        raise ValueError(f"device={given!r}: MPS has no streams to copy on; leave device=None and copy in the loop")
+    count = torch.accelerator.device_count()
+    number: int | None = device.index
+    if number is not None and number >= count:
+        raise ValueError(f"device={given!r}: there are {count} accelerators here, numbered from 0")
+    return device
 
 
 def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching: bool) -> Order:

@@ -14,7 +14,14 @@ from torch.utils.data import Dataset
 
 from . import _arguments
 from ._engine.engine import Engine
-from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
+from ._engine.iterator import (
+    DevicePrefetcher,
+    LengthWatch,
+    LoaderIterator,
+    WorkerIterator,
+    make_pinner,
+    make_prefetcher,
+)
 from ._engine.memory import MemoryKeeper
 from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method
 from ._engine.totals import Totals
@@ -43,15 +50,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
         num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
         memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
-        device, device_prefetch: accelerator to copy batches to ahead of use, and how many.
+        device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
+            leaves batches where they are.
+        device_prefetch: batches to copy ahead, for each device.
         on_error: what to do with a sample that fails: "raise", "skip", or a callable that decides.
         sample_retries: further tries for a sample that kills its worker.
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 
     Values that ask for work that is not there yet are refused. Limits and thresholds of that work (`slow_timeout`,
-    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`,
-    `device_prefetch`) are checked and kept, and have no effect until it is.
+    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`)
+    are checked and kept, and have no effect until it is.
     """
 
     def __init__(
@@ -120,6 +129,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
+        self._devices, self._device_depth = _arguments.accelerators(device), device_prefetch
         self._begin_life()
         if num_workers > 0 and multiprocessing_context is not None:
             check_shippable(_arguments.make_plan(self), self.dataset, start_method(self.multiprocessing_context))
@@ -127,8 +137,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _begin_life(self) -> None:
         self._closed = False
         self._totals = Totals()
-        self._memory = MemoryKeeper(self.pin_memory)
+        self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
 
     @property
     def shuffle(self) -> bool | None:
@@ -164,7 +175,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         batches = start_inline(
             _arguments.make_plan(self), self.dataset, self._index_sampler, self.generator, self._totals
         )
-        return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner)
+        prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
+        return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner, prefetcher)
 
     def _worker_iterator(self) -> WorkerIterator:
         self.check_worker_number_rationality()
@@ -179,7 +191,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._memory,
         )
         self._engines.add(engine)
-        return WorkerIterator(engine, self._sampler_length, self._length_watch(), pinner, self.persistent_workers)
+        prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
+        if prefetcher is not None:
+            self._prefetchers.add(prefetcher)
+        length, watch = self._sampler_length, self._length_watch()
+        return WorkerIterator(engine, length, watch, pinner, self.persistent_workers, prefetcher)
 
     def _length_watch(self) -> LengthWatch:
         return LengthWatch(self.dataset, self._IterableDataset_len_called, self.num_workers)
@@ -200,6 +216,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
         self._closed = True
+        for prefetcher in list(self._prefetchers):
+            prefetcher.release()  # first: copies read the engines' memory
         for engine in list(self._engines):
             engine.close()
         self._memory.close()
@@ -212,7 +230,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_memory", "_totals", "_closed", "_iterator")
+        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_closed", "_iterator")
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 from torch.autograd import profiler
 
 from .._device.pinning import Pinner, make_pinner
+from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
+from .onto_device import make_prefetcher
 
-__all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
+__all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner", "make_prefetcher"]
 
 
 class LengthWatch:
@@ -51,11 +53,20 @@ class Batches(Protocol):
 class LoaderIterator(Iterator[Any]):
     """Iterates one epoch; with persistent workers, one epoch after the other. As garbage, it closes its workers."""
 
-    def __init__(self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner) -> None:
-        self._batches = batches
+    def __init__(
+        self,
+        batches: Batches,
+        length: Callable[[], int],
+        watch: LengthWatch,
+        pinner: Pinner,
+        prefetcher: DevicePrefetcher | None = None,
+    ) -> None:
+        """`prefetcher`: takes the batches, pins them, and gives them out on a device."""
+        self._batches = batches if prefetcher is None else prefetcher
         self._length = length
         self._watch = watch
-        self._pinner = pinner
+        self._pinner = pinner if prefetcher is None else Pinner(None)
+        self._prefetcher = prefetcher
         self._exhausted = False
         self._span = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -92,24 +103,34 @@ class LoaderIterator(Iterator[Any]):
     def close(self) -> None:
         """End the iterator. Idempotent."""
         self._exhausted = True
+        if self._prefetcher is not None:
+            self._prefetcher.release()
 
 
 class WorkerIterator(LoaderIterator):
     """With worker processes."""
 
     def __init__(
-        self, engine: Engine, length: Callable[[], int], watch: LengthWatch, pinner: Pinner, persistent: bool
+        self,
+        engine: Engine,
+        length: Callable[[], int],
+        watch: LengthWatch,
+        pinner: Pinner,
+        persistent: bool,
+        prefetcher: DevicePrefetcher | None = None,
     ) -> None:
-        super().__init__(engine, length, watch, pinner)
+        super().__init__(engine, length, watch, pinner, prefetcher)
         self._engine = engine
         self._persistent = persistent
-        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer = weakref.finalize(self, _end, engine, prefetcher)
         self._finalizer.atexit = False  # engines close themselves at exit, ahead of multiprocessing
 
     def restart(self, sampler: Any, watch: LengthWatch, seed: int | None) -> None:
         """Begin the next epoch with the same workers."""
         self._watch = watch
         self._exhausted = False
+        if self._prefetcher is not None:
+            self._prefetcher.restart()
         self._engine.start_epoch(sampler, seed)
 
     @property
@@ -138,3 +159,9 @@ class WorkerIterator(LoaderIterator):
 
     def _shutdown_workers(self) -> None:
         self.close()
+
+
+def _end(engine: Engine, prefetcher: DevicePrefetcher | None) -> None:
+    if prefetcher is not None:
+        prefetcher.release()  # first: copies read the engine's memory
+    engine.close()
