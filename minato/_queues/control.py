@@ -124,6 +124,8 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
+    TIMES = 13
+    """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12
     """1: the worker is to end as soon as it has nothing in hand."""
 
@@ -153,6 +155,8 @@ class Phase:
 _HEADER_WORDS = 64
 BATCH_WORDS = 24
 _WORKER_WORDS = 16
+TIMES_PER_WORKER = 64  # newest runs whose time is kept until the main process has read them
+_TIME_WORDS = 2
 PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
 _PARKED_WORDS = 2
 _ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
@@ -202,7 +206,8 @@ class ControlBlock:
         self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
         self._parked_base = self._worker_base + workers * _WORKER_WORDS
-        self._orphan_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS
+        self._times_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS
+        self._orphan_base = self._times_base + workers * TIMES_PER_WORKER * _TIME_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
         words = self.free_base + batches
@@ -237,6 +242,10 @@ class ControlBlock:
     def parked(self, worker: int, entry: int) -> int:
         """Index of the first word of an entry of a worker's temp queue."""
         return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
+
+    def times(self, worker: int, count: int) -> int:
+        """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took."""
+        return self._times_base + (worker * TIMES_PER_WORKER + count % TIMES_PER_WORKER) * _TIME_WORDS
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""

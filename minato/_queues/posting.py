@@ -9,7 +9,7 @@ from .._records import Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
-from .control import BATCH_WORDS, Batch, Flag, Header, Phase, State, Worker
+from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Flag, Header, Phase, State, Worker
 from .keys import Keys, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
@@ -145,9 +145,18 @@ class PostingBoard(Board):
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
 
+    def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
+        """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
+        go on from. Takes no lock: a run that is overwritten meanwhile is read as the newer one."""
+        words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
+        first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
+        places = (self.control.times(worker, count) for count in range(first, now))
+        return [(words[at], words[at + 1]) for at in places], now
+
     def engage(self, worker: int) -> None:
         """A worker is about to be started."""
         self._words[self.control.worker(worker) + Worker.RETIRE] = 0
+        self._words[self.control.worker(worker) + Worker.TIMES] = 0
 
     def dismiss(self, worker: int) -> None:
         """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
