@@ -16,7 +16,7 @@ from . import _arguments
 from ._engine.engine import Engine
 from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
 from ._engine.memory import MemoryKeeper
-from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method
+from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method, warn_before_fork
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._records import LoaderStats
@@ -126,6 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _begin_life(self) -> None:
         self._closed = False
+        self._hazards_told = False
         self._totals = Totals()
         self._memory = MemoryKeeper(self.pin_memory)
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -166,12 +167,16 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _worker_iterator(self) -> WorkerIterator:
         self.check_worker_number_rationality()
+        context = start_method(self.multiprocessing_context)
+        if not self._hazards_told:
+            self._hazards_told = True
+            warn_before_fork(_arguments.make_plan(self), self.dataset, context, stacklevel=3)
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         engine = start_engine(
             _arguments.make_plan(self),
             self.dataset,
             self._index_sampler,
-            start_method(self.multiprocessing_context),
+            context,
             self.generator,
             self._totals,
             self._memory,
