@@ -23,7 +23,7 @@ from ._engine.iterator import (
     make_prefetcher,
 )
 from ._engine.memory import MemoryKeeper
-from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method
+from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method, warn_before_fork
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._records import LoaderStats
@@ -136,6 +136,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _begin_life(self) -> None:
         self._closed = False
+        self._hazards_told = False
         self._totals = Totals()
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -180,12 +181,16 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _worker_iterator(self) -> WorkerIterator:
         self.check_worker_number_rationality()
+        context = start_method(self.multiprocessing_context)
+        if not self._hazards_told:
+            self._hazards_told = True
+            warn_before_fork(_arguments.make_plan(self), self.dataset, context, stacklevel=3)
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         engine = start_engine(
             _arguments.make_plan(self),
             self.dataset,
             self._index_sampler,
-            start_method(self.multiprocessing_context),
+            context,
             self.generator,
             self._totals,
             self._memory,

@@ -1,7 +1,9 @@
-"""Public names of the exceptions minato raises; see `minato._errors` for the tree."""
+"""Public names of the exceptions and warnings of minato; see `minato._errors` for the tree."""
 
 from ._errors import (
+    CopyOnWriteWarning,
     DatasetStopIteration,
+    ForkHazardWarning,
     InternalError,
     LoaderClosed,
     MinatoError,
@@ -10,7 +12,9 @@ from ._errors import (
 )
 
 __all__ = [
+    "CopyOnWriteWarning",
     "DatasetStopIteration",
+    "ForkHazardWarning",
     "InternalError",
     "LoaderClosed",
     "MinatoError",

@@ -12,7 +12,9 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from .._plan import LoaderPlan, Source
+from .._workers.copies import warn_of_copies
 from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
+from .._workers.hazards import warn_of_fork_hazards
 from .._workers.program import Program, check_picklable
 from .ahead import Forecast
 from .budget import default_memory_budget
@@ -42,6 +44,14 @@ def check_shippable(plan: LoaderPlan, dataset: Any, context: BaseContext) -> Non
     """Raise, before anything is started, if workers cannot be given the dataset and its functions."""
     if context.get_start_method() != "fork":
         check_picklable(_program(plan, dataset))
+
+
+def warn_before_fork(plan: LoaderPlan, dataset: Any, context: BaseContext, stacklevel: int) -> None:
+    """Tell what workers would share with this process to their harm, or copy at great length, if they are forked."""
+    if context.get_start_method() == "fork":
+        program = _program(plan, dataset)
+        warn_of_fork_hazards(program, stacklevel + 1)
+        warn_of_copies(program, plan.worker.num_workers, default_memory_budget(), stacklevel + 1)
 
 
 def start_engine(
