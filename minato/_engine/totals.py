@@ -18,3 +18,5 @@ class Totals:
     wait_seconds: float = 0.0
     worker_restarts: int = 0
     epochs_started_ahead: int = 0
+    samples_fast: int = 0
+    samples_slow: int = 0

@@ -46,6 +46,8 @@ class Header:
     """Sample layouts registered so far."""
     FREE_SLOTS = 12
     """Slots on the stack of free ones. As many as there are posted batches without a slot."""
+    THRESHOLD_NS = 15
+    """Nanoseconds from which on a sample counts as slow; 0: none does."""
     ACTIVE = 14
     """Workers that are meant to run now: at most as many as there are worker records."""
     BINDING = 13
@@ -124,6 +126,8 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
+    SLOW = 14
+    """1 while the worker is at a sample that is past the threshold, as far as it has noticed."""
     TIMES = 13
     """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12

@@ -153,6 +153,10 @@ class PostingBoard(Board):
         places = (self.control.times(worker, count) for count in range(first, now))
         return [(words[at], words[at + 1]) for at in places], now
 
+    def set_threshold(self, seconds: float | None) -> None:
+        """From when on a sample counts as slow."""
+        self._words[Header.THRESHOLD_NS] = 0 if seconds is None else max(1, int(seconds * 1e9))
+
     def engage(self, worker: int) -> None:
         """A worker is about to be started."""
         self._words[self.control.worker(worker) + Worker.RETIRE] = 0

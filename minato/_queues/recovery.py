@@ -143,7 +143,7 @@ def _rebuild_free_slots(control: ControlBlock, free: list[int]) -> None:
 def _clear_hand(control: ControlBlock, worker: int) -> None:
     words, me = control.words, control.worker(worker)
     words[me + Worker.PHASE] = Phase.ABSENT
-    for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE):
+    for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE, Worker.SLOW):
         words[me + field] = 0
     for entry in range(PARKED_PER_WORKER):
         words[control.parked(worker, entry) + Parked.BATCH] = 0

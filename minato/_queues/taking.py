@@ -184,6 +184,25 @@ class TakingBoard(Board):
         words[at + 1] = int(seconds * 1e9)
         words[me + Worker.TIMES] += 1
 
+    def mark_slow(self, slow: bool) -> None:
+        """Say that this worker is at a sample that is past the threshold, or no longer."""
+        self._words[self._me + Worker.SLOW] = slow
+
+    @property
+    def slow_holders(self) -> int:
+        """Workers that are at a slow sample now, as far as they have noticed."""
+        return sum(self._words[self.control.worker(w) + Worker.SLOW] for w in range(self.control.workers))
+
+    @property
+    def active(self) -> int:
+        """Workers that are meant to run now."""
+        return self._words[Header.ACTIVE]
+
+    @property
+    def threshold_s(self) -> float | None:
+        """Seconds from which on a sample counts as slow; None: none does."""
+        return self._words[Header.THRESHOLD_NS] * 1e-9 or None
+
     @property
     def has_open_tickets(self) -> bool:
         """Whether there is other work to be taken; a look without the lock."""
