@@ -228,6 +228,13 @@ def decide_collate(collate_fn: Any, batched: bool) -> Collate:
     return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
 
 
+def _first_window(worker: WorkerPlan) -> int:
+    """A batch, and enough beside it that no worker is idle."""
+    if worker.source is Source.ITERABLE:
+        return 2 * worker.num_workers
+    return 1 + -(-worker.num_workers // (worker.batch_size or 1))
+
+
 def make_plan(loader: Any) -> LoaderPlan:
     """The plan of a checked loader, from its attributes."""
     iterable = isinstance(loader.dataset, IterableDataset)
@@ -246,6 +253,7 @@ def make_plan(loader: Any) -> LoaderPlan:
     return LoaderPlan(
         worker=worker,
         window=window,
+        first_window=_first_window(worker),
         max_deferral=loader.max_deferral or 4 * window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,

@@ -61,6 +61,8 @@ class LoaderPlan:
     worker: WorkerPlan
     window: int
     """Most batches in flight: dispatched and not yet delivered."""
+    first_window: int
+    """Batches in flight before the size of a batch is known."""
     max_deferral: int
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     memory_budget: int | None

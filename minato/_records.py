@@ -95,3 +95,7 @@ class LoaderStats:
     """Bytes that batches in flight may take."""
     epochs_started_ahead: int = 0
     """Epochs whose first samples were under way before the consumer asked for them."""
+    samples_fast: int = 0
+    """Samples that workers finished within the threshold, or while there was none."""
+    samples_slow: int = 0
+    """Samples that took longer than the threshold of their time."""

@@ -62,7 +62,7 @@ class Engine:
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
-        self._window = Window(plan.window, plan.memory_budget or 0)
+        self._window = Window(plan.window, plan.memory_budget or 0, first=plan.first_window)
         try:
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         except BaseException:
