@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch.autograd import profiler
 
 from .._device.pinning import Pinner, make_pinner
 from .engine import Engine
+from .progress import Track
 
 __all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
 
@@ -18,11 +20,11 @@ __all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
 class LengthWatch:
     """Warns, as torch does, when an iterable dataset yields more than its `len` promised."""
 
-    def __init__(self, dataset: object, promised: int | None, workers: int) -> None:
+    def __init__(self, dataset: object, promised: int | None, workers: int, yielded: int = 0) -> None:
         self._dataset = dataset
         self._promised = promised
         self._workers = workers
-        self._yielded = 0
+        self._yielded = yielded
 
     def count(self) -> None:
         """One more batch was delivered."""
@@ -50,8 +52,12 @@ class Batches(Protocol):
 class LoaderIterator(Iterator[Any]):
     """Iterates one epoch; with persistent workers, one epoch after the other. As garbage, it closes its workers."""
 
-    def __init__(self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner) -> None:
+    def __init__(
+        self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner, track: Track
+    ) -> None:
         self._batches = batches
+        self.track = track
+        """The epoch, for whoever wants to know how far it has come."""
         self._length = length
         self._watch = watch
         self._pinner = pinner
@@ -73,7 +79,7 @@ class LoaderIterator(Iterator[Any]):
         try:
             data = self._batches.next_batch()
         except StopIteration:
-            self._exhausted = True
+            self._exhausted = self.track.finished = True
             self._finished()
             raise
         self._watch.count()
@@ -97,9 +103,15 @@ class WorkerIterator(LoaderIterator):
     """With worker processes."""
 
     def __init__(
-        self, engine: Engine, length: Callable[[], int], watch: LengthWatch, pinner: Pinner, persistent: bool
+        self,
+        engine: Engine,
+        length: Callable[[], int],
+        watch: LengthWatch,
+        pinner: Pinner,
+        track: Track,
+        persistent: bool,
     ) -> None:
-        super().__init__(engine, length, watch, pinner)
+        super().__init__(engine, length, watch, pinner, track)
         self._engine = engine
         self._persistent = persistent
         self._finalizer = weakref.finalize(self, engine.close)
@@ -110,6 +122,7 @@ class WorkerIterator(LoaderIterator):
         self._watch = watch
         self._exhausted = False
         self._engine.start_epoch(sampler, seed)
+        self.track = replace(self._engine.track(), pipe_seed=seed)
 
     @property
     def closed(self) -> bool:
