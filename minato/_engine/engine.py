@@ -23,10 +23,11 @@ from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
-from .feeds import Feed, StreamFeed, make_feed
+from .feeds import Epoch, Feed, StreamFeed, make_feed
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
+from .progress import Track
 from .totals import Totals
 
 
@@ -41,7 +42,9 @@ class Engine:
         base_seed: int,
         totals: Totals,
         keeper: MemoryKeeper,
+        first_epoch: int = 0,
     ) -> None:
+        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -75,14 +78,14 @@ class Engine:
         """The epoch after the current one, already under way."""
         self._forecast: Forecast | None = None
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
-        self._epoch = -1
+        self._epoch = first_epoch - 1
         self._void: list[int] = []
         """Batches of abandoned epochs whose slots some worker may still write to."""
         keep_until_exit(self)
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
-    def start(self, sampler: Iterable[Any], forecast: Forecast | None, seed: int | None) -> None:
+    def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
         """Start the workers and post the first epoch's first batches. `forecast`: of the epochs to come, if the workers
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
@@ -119,14 +122,18 @@ class Engine:
         self._forecast.give_up()
         return False
 
-    def _begin(self, sampler: Iterable[Any], seed: int | None) -> None:
+    def _begin(self, sampler: Epoch, seed: int | None) -> None:
         self._epoch += 1
         self._feed = self._make_feed(self._epoch, sampler, seed)
         self._top_up()
 
-    def _make_feed(self, epoch: int, sampler: Iterable[Any], seed: int | None = None) -> Feed:
+    def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
         return make_feed(epoch, seed, self._plan.worker, sampler)
+
+    def track(self) -> Track:
+        """The epoch that has begun, to be watched."""
+        return Track(self._current, self._base_seed, self._epoch, lock=self._in_use)
 
     @property
     def _current(self) -> Feed:
@@ -271,7 +278,7 @@ class Engine:
             with self._uninterrupted:
                 feed.out.remove(batch)
                 feed.ledger.deliver_batch(batch)
-                feed.ended(batch)
+                feed.ended(batch, self._delivery.stream_state(batch))
                 self._slots.put_back(self._board.take_slot(batch))
                 self._top_up()
         return None
@@ -283,7 +290,7 @@ class Engine:
         else:
             feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch)
+            feed.delivered(batch, self._delivery.stream_state(batch))
         error = self._delivery.error(batch)
         if error is not None:
             self._slots.put_back(self._board.take_slot(batch))

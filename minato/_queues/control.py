@@ -86,6 +86,10 @@ class Batch:
     """Stream batches: the worker whose stream fills this batch. Otherwise -1."""
     FILLED = 16
     """Rows that hold samples when the batch is ready: all of them, but for the last batch of a stream."""
+    SHIFT = 20
+    """From a ticket's position to the one its seed is derived from: not 0 in what is left of an interrupted epoch."""
+    STREAM_STATE = 21
+    """Stream batches: offset in the slot of the stream's state after this batch; 0: it has none."""
 
 
 class State:

@@ -10,7 +10,7 @@ from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Flag, Header, Phase, State, Worker
-from .keys import Keys, read_keys, unpickled, write_keys
+from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
 
@@ -29,9 +29,11 @@ class PostingBoard(Board):
         flags: int,
         first: bool,
         worker: int = -1,
+        shift: int = 0,
     ) -> int:
         """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
-        epoch. `worker`: only that worker's stream may fill it. Returns the batch's number."""
+        epoch. `worker`: only that worker's stream may fill it. `shift`: from positions to those that seeds are derived
+        from. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
@@ -50,6 +52,7 @@ class PostingBoard(Board):
         record[Batch.STATE] = State.OPEN
         record[Batch.FLAGS] = flags
         record[Batch.WORKER] = worker
+        record[Batch.SHIFT] = shift
         with self._lock:
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
@@ -134,7 +137,7 @@ class PostingBoard(Board):
             batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
-        return Hand(batch, first, count, unpickled(keys))
+        return Hand(batch, first, count, bare(unpickled(keys)))
 
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""

@@ -12,7 +12,7 @@ from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import Board, complete
 from .control import BATCH_WORDS, PARKED_PER_WORKER, Batch, ControlBlock, Header, Parked, Phase, State, Worker
-from .keys import read_keys, unpickled
+from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
@@ -41,7 +41,7 @@ class TakingBoard(Board):
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
-            return replace(taken, keys=unpickled(taken.keys))
+            return _unpacked(taken)
         return taken
 
     def pull_stream(self) -> Run | None:
@@ -114,6 +114,10 @@ class TakingBoard(Board):
             offset = self._words[at + Batch.HEAP_TOP]
             self._words[at + Batch.HEAP_TOP] = offset + align(nbytes)
             return offset
+
+    def note_stream_state(self, batch: int, offset: int) -> None:
+        """The state of the stream after `batch` is at `offset` of its slot. To be said before the batch is ready."""
+        self._words[self.control.batch(batch) + Batch.STREAM_STATE] = offset
 
     def finish(self, batch: int, offset: int, flags: int, positions: range = _NONE) -> None:
         """Hand in the collated result (or captured error) of a batch, at `offset` of its slot. `positions`: the rows
@@ -228,7 +232,8 @@ class TakingBoard(Board):
         self._enter(Phase.FETCHING)
         record = words[at : at + BATCH_WORDS].tolist()
         keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)
-        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], record[Batch.POSITION] + first, keys)
+        position = record[Batch.POSITION] + first
+        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], position, keys, None, record[Batch.SHIFT])
 
     def _pull_open(self, want: int, whole_from: int, with_rows: bool) -> Run | None:
         words = self._words
@@ -331,6 +336,13 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _unpacked(run: Run) -> Run:
+    """A run with its keys as the sampler gave them."""
+    keys = unpickled(run.keys)
+    origins = [key.origin for key in keys if type(key) is Placed]
+    return replace(run, keys=bare(keys), origins=origins or None)
 
 
 def _owner_words(positions: range) -> Words:

@@ -96,7 +96,7 @@ class MapLoop:
     def _measured(self, run: Run, fetch: Fetch) -> list[Any]:
         """Call `fetch` under the seeds of the run's samples."""
         started = time.perf_counter()
-        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.position + n, run.keys[n]))
+        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]))
         self._sizer.observe(len(run.keys), time.perf_counter() - started)
         return samples
 
