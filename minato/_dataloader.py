@@ -75,6 +75,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     are checked and kept, and have no effect until it is.
     """
 
+    _pending: dict[str, Any] | None = None
+    """The state that the next `iter()` goes on from."""
+
     def __init__(
         self,
         dataset: Dataset[_T_co],
@@ -142,7 +145,6 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             setattr(self, name, value)
         self._shuffle = shuffle
         self._devices, self._device_depth = _arguments.accelerators(device), device_prefetch
-        self._pending: dict[str, Any] | None = None
         self._begin_life()
         if num_workers > 0 and multiprocessing_context is not None:
             check_shippable(_arguments.make_plan(self), self.dataset, start_method(self.multiprocessing_context))

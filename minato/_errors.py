@@ -4,6 +4,7 @@
      ├── RuntimeError
      │    ├── MinatoError                 base of everything minato raises on its own account
      │    │    ├── WorkerDied             a worker process ended and its work could not be given to another
+     │    │    ├── SampleTimeout          a sample took longer than `timeout`; a TimeoutError too
      │    │    ├── LoaderClosed           a closed loader or iterator was asked for a batch
      │    │    ├── DatasetStopIteration   the user's code raised StopIteration, which would end the loop silently
      │    │    └── InternalError          a broken invariant: a bug in minato, please report it
@@ -34,6 +35,10 @@ class MinatoError(RuntimeError):
 
 class WorkerDied(MinatoError):
     """A worker process ended unexpectedly and its work could not be recovered."""
+
+
+class SampleTimeout(MinatoError, TimeoutError):
+    """A sample was not done within `timeout`; its worker was replaced. A note has the worker's stack."""
 
 
 class LoaderClosed(MinatoError):
@@ -77,9 +82,17 @@ class CapturedError:
     where: str
     """Stage, sample index and worker, in words."""
     notes: tuple[str, ...] = field(default=())
+    worker: int | None = None
+    """The worker it was raised in, as far as that is known."""
+    stage: str = "fetch"
+    """As in `SampleError`."""
+    final: bool = False
+    """Nothing can follow: it is raised whatever `on_error` says."""
 
     @classmethod
-    def capture(cls, error: BaseException, where: str) -> CapturedError:
+    def capture(
+        cls, error: BaseException, where: str, worker: int | None = None, stage: str = "fetch", final: bool = False
+    ) -> CapturedError:
         """Turn `error` into plain data; parts of it that cannot be pickled are replaced by their `repr`."""
         lineage = tuple((c.__module__, c.__qualname__) for c in type(error).__mro__ if issubclass(c, BaseException))
         return cls(
@@ -90,6 +103,9 @@ class CapturedError:
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
             where=where,
             notes=tuple(str(n) for n in getattr(error, "__notes__", ())),
+            worker=worker,
+            stage=stage,
+            final=final,
         )
 
     def rebuild(self) -> BaseException:
@@ -114,6 +130,27 @@ class CapturedError:
                     setattr(error, name, value)
                 return error
         return RuntimeError(f"{self.lineage[0][1]}: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleError:
+    """What an `on_error` function is told about a sample, or a batch, that failed."""
+
+    index: Any
+    """The sample's index (key); the list of all indices of a batch that could not be collated; None for a stream."""
+    position: int | None
+    """Position in the epoch of the sample, or of the batch's first sample; None for a stream."""
+    epoch: int
+    worker: int | None
+    """Number of the worker; None with `num_workers=0`."""
+    stage: str
+    """"fetch": the dataset raised. "collate": the collate function raised. "timeout": the sample took longer than
+    `timeout`. "death": the sample killed its workers."""
+    tries: int
+    """How often it failed so far, this time included."""
+    error: BaseException
+    traceback: str
+    """The traceback as it was where the error was raised; for "timeout" the stack the worker was stuck in."""
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:

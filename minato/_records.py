@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,13 @@ class Hand:
     first: int
     count: int
     keys: list[object]
+    current: int | None = None
+    """Place in `batch` of the ticket whose sample was being made, if that is known."""
+
+    @property
+    def key(self) -> object:
+        """The key of the current ticket."""
+        return None if self.current is None else self.keys[self.current - self.first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +147,9 @@ class LoaderStats:
     """Samples that workers finished within the threshold, or while there was none."""
     samples_slow: int = 0
     """Samples that took longer than the threshold of their time."""
+    samples_retried: int = 0
+    """Times a sample was fetched again because it failed."""
+    samples_skipped: int = 0
+    """Samples left out because they failed."""
+    skipped: tuple[Any, ...] = ()
+    """Indices of samples left out, the newest 100."""

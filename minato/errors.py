@@ -1,4 +1,4 @@
-"""Public names of the exceptions and warnings of minato; see `minato._errors` for the tree."""
+"""Public names of what minato raises and warns of, and the record of a failed sample; see `minato._errors`."""
 
 from ._errors import (
     CopyOnWriteWarning,
@@ -7,6 +7,8 @@ from ._errors import (
     InternalError,
     LoaderClosed,
     MinatoError,
+    SampleError,
+    SampleTimeout,
     WorkerDied,
     WorkerTraceback,
 )
@@ -18,6 +20,8 @@ __all__ = [
     "InternalError",
     "LoaderClosed",
     "MinatoError",
+    "SampleError",
+    "SampleTimeout",
     "WorkerDied",
     "WorkerTraceback",
 ]

@@ -63,7 +63,7 @@ class Delivery:
         return packed
 
     def owners(self, batch: int) -> Any:
-        """The positions of the samples in a batch."""
+        """The positions of the samples in a batch, those that failed and were left out included."""
         return self._table(batch)[:, Column.OWNER] - 1
 
     def _build(self, batch: int, memory: Bytes, keep: Callable[[int], bool]) -> Any:

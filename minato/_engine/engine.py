@@ -27,6 +27,7 @@ from .feeds import Epoch, Feed, StreamFeed, make_feed
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
+from .mending import Mender
 from .progress import Track
 from .totals import Totals
 
@@ -72,7 +73,8 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals)
+        self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
+        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
@@ -111,6 +113,8 @@ class Engine:
             self._begin(sampler, seed)
             return
         self._feed, self._epoch = ahead, ahead.epoch
+        if self._mender is not None:
+            self._mender.forget(before=min(ahead.out, default=self._board.next_number))
         self._totals.epochs_started_ahead += 1
         self._top_up()
 
@@ -155,12 +159,14 @@ class Engine:
                 self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
+        if self._mender is not None:
+            self._mender.forget(before=self._board.next_number)
 
     def _top_up(self) -> None:
         """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
         self._reclaim_void()
         posted = self._post_from(self._current)
-        if self._current.exhausted and self._forecast is not None:
+        if self._current.exhausted and self._forecast is not None and self._may_look_ahead():
             if self._ahead is None:
                 foreseen = self._forecast.make()
                 if foreseen is not None:
@@ -171,6 +177,10 @@ class Engine:
             self._reuse_warm_slot()
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+
+    def _may_look_ahead(self) -> bool:
+        """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
+        return self._mender is None or self._ahead is not None or self._current.is_settled(self._board)
 
     def _reuse_warm_slot(self) -> None:
         """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
@@ -190,6 +200,7 @@ class Engine:
                 raise
             if not done:
                 self._slots.put_back(slot)
+                break
             posted += done
         return posted
 
@@ -234,7 +245,11 @@ class Engine:
         deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
         waiting_since: float | None = None
         while True:
+            if self._mender is not None:
+                self._mend(self._mender)
             batch = self._pick()
+            if batch is not None and self._mender is not None and self._mender.wants(batch):
+                continue  # it became ready in between
             if batch is not None:
                 if waiting_since is not None:
                     self._totals.waits += 1
@@ -250,9 +265,20 @@ class Engine:
             waiting_since = waiting_since or time.monotonic()
             self._wait(deadline)
 
+    def _mend(self, mender: Mender) -> None:
+        """Have failed samples fetched again, or left out, where the policy says so."""
+        mender.examine(self._current)
+        if mender.has_cases:
+            with self._uninterrupted:
+                mender.apply(self._current)
+                self._top_up()
+                self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+
     def _wait(self, deadline: float | None) -> None:
+        due = None if self._mender is None else self._mender.due
+        until = min((moment for moment in (deadline, due) if moment is not None), default=None)
         try:
-            dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
+            dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
             if dead:
                 with self._uninterrupted:
@@ -291,7 +317,8 @@ class Engine:
             feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
             feed.delivered(batch, self._delivery.stream_state(batch))
-        error = self._delivery.error(batch)
+        condemned = None if self._mender is None else self._mender.sentence(batch)
+        error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
         if error is not None:
             self._slots.put_back(self._board.take_slot(batch))
             raise error

@@ -19,7 +19,9 @@ from .._queues.recovery import OpenEpoch
 from .._records import StreamStart
 from .courses import Course, begin_course
 from .progress import MapProgress, StreamPlace, StreamProgress
-from .remainder import Portion
+from .remainder import Portion, Reserve
+
+_END: Any = object()
 
 
 class Feed(ABC):
@@ -57,6 +59,10 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
+    def is_settled(self, board: PostingBoard) -> bool:
+        """Whether all that is posted is complete, without errors that have to be seen to."""
+        return all(board.is_sound(batch) for batch in self.out)
+
     def open_epoch(self) -> OpenEpoch:
         """What is not delivered, for recovery."""
         return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
@@ -91,16 +97,27 @@ class TicketFeed(Feed):
         self._posted = 0
         self._single = plan.collate is Collate.NONE
         self._full = 0
+        self._drained = False
+        """Whether the sampler has no more."""
+        self._drop_last = plan.drop_last
+        self.refills = plan.mends and plan.short_batch_last
+        """Whether a sample that is left out is replaced by the next one of the sampler: torch's own batching."""
+        self._reserve = Reserve(course.before)
+        self._origins: list[int] = []
+        """Where samples are replaced: the position in the epoch of the sample that each ticket stands for."""
         self._short_last = plan.short_batch_last
         self._short: int | None = None
         """A batch that has to wait until all others are delivered: every batch is full but the last."""
 
     def post(self, board: PostingBoard, slot: int) -> bool:
-        try:
-            keys = next(self._sampler)
-        except StopIteration:
-            self.exhausted = True
+        keys = self._from_reserve(board) if self._reserve else self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            self.exhausted = not self._reserve
             return False
+        if self.refills:
+            own = keys if type(keys) is list and keys and type(keys[0]) is Placed else None
+            self._origins += self._reserve.origins(keys) if own is None else [key.origin for key in own]
         if type(keys) is Portion:
             number = self._post_portion(board, slot, keys)
             keys = keys.keys
@@ -125,12 +142,62 @@ class TicketFeed(Feed):
         return self._post(board, slot, keys, len(keys), shift=shift)
 
     def progress(self) -> MapProgress:
+        if self.refills:
+            waiting_for = [self._origins[ticket] for ticket in self.ledger.undelivered().tolist()]
+            return MapProgress(self._course.origin, self._reserve.delivered(waiting_for))
         if self._by_sample:
             issued, waiting = self.ledger.issued, self.ledger.undelivered()
         else:
             waiting = np.array([number - self._first_number for number in self.out], np.int64)
             issued = self._posted
         return MapProgress(self._course.origin, self._course.before.after(issued, waiting))
+
+    def replacements(self, tickets: Sequence[int]) -> list[Placed]:
+        """Keys not given out yet, to take the places of those of tickets at these positions. Fewer than asked for: the
+        sampler has no more."""
+        while len(self._reserve) < len(tickets) and self._refill():
+            pass
+        keys = self._reserve.take(len(tickets))
+        for ticket, key in zip(tickets, keys, strict=False):
+            self._origins[ticket] = key.origin
+        return keys
+
+    def give_back(self, batch: int, tickets: Sequence[int], keys: Sequence[object]) -> None:
+        """A batch was taken back: the keys of its tickets are given out again."""
+        self._short = None if self._short == batch else self._short
+        self._reserve.keys += [Placed(key, self._origins[ticket]) for ticket, key in zip(tickets, keys, strict=True)]
+        self.exhausted = self.exhausted and not self._reserve
+
+    def has_shrunk(self, batch: int) -> None:
+        """The last batch has lost samples: no other may come after it."""
+        self._short = batch
+
+    def last_of(self, batches: Sequence[int]) -> int:
+        """Which of the batches is delivered last."""
+        return self._short if self._short is not None and self._short in batches else max(batches)
+
+    def _from_sampler(self) -> Any:
+        return _END if self._drained else next(self._sampler, _END)
+
+    def _refill(self) -> bool:
+        keys = self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            return False
+        self._reserve.add(keys)
+        return True
+
+    def _from_reserve(self, board: PostingBoard) -> Any:
+        """The next batch's keys, those in reserve first. `_END`: what is left is to be dropped, or may still be needed
+        to fill other batches."""
+        while len(self._reserve) < self._full and self._refill():
+            pass
+        if len(self._reserve) < self._full:
+            if self._drop_last:
+                self._reserve.keys.clear()
+            if self._drop_last or not self.is_settled(board):
+                return _END
+        return self._reserve.take(self._full)
 
     def deliverable(self) -> Sequence[int]:
         return self.out if self._short is None else [n for n in self.out if n != self._short] or self.out

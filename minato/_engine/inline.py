@@ -139,7 +139,7 @@ class InlineStream:
             plain.set_all(sources, dict(start.generators))
         else:
             self._place = replace(self._place, generators=plain.read_all(sources))
-        self._stream = Stream(dataset, plan.batch_size, plan.drop_last, start)
+        self._stream = Stream(dataset, plan.batch_size, plan.drop_last, start, keeps=plan.mends)
         if start is not None:
             skip_batches(self._stream, start.skip, self._collate)
 

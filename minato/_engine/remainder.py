@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._queues.keys import Indices, Keys
+from .._queues.keys import Indices, Keys, Placed
 
 Positions = npt.NDArray[np.int64]
 
@@ -42,6 +42,13 @@ class Delivered:
         origins[waiting < behind] = self.missing[waiting[waiting < behind]]
         missing = np.sort(np.concatenate([origins, self.missing[issued:]]))
         return Delivered(self.frontier + max(0, issued - behind), missing)._lowered()
+
+    def after_all_but(self, given: int, waiting: Sequence[int]) -> Delivered:
+        """What is delivered in all by a run that began here, was given the first `given` units of what was left, and
+        has not delivered the `waiting` ones, counted from the epoch's beginning."""
+        behind = len(self.missing)
+        missing = np.sort(np.concatenate([np.array(waiting, np.int64), self.missing[given:]]))
+        return Delivered(self.frontier + max(0, given - behind), missing)._lowered()
 
     def _lowered(self) -> Delivered:
         """With the frontier at the last unit that was delivered."""
@@ -92,6 +99,40 @@ class Portion:
     @property
     def is_contiguous(self) -> bool:
         return isinstance(self.origins, range)
+
+
+class Reserve:
+    """Keys that were taken from the sampler to replace others, in order, each with its position in the epoch."""
+
+    def __init__(self, before: Delivered) -> None:
+        self._before = before
+        self._given = 0
+        self.keys: list[Placed] = []
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def origins(self, keys: Keys | Portion) -> Sequence[int]:
+        """The positions of the sampler's next batch."""
+        count = len(keys.keys if isinstance(keys, Portion) else keys)
+        first, self._given = self._given, self._given + count
+        return keys.origins if isinstance(keys, Portion) else range(first, first + count)
+
+    def add(self, keys: Keys | Portion) -> None:
+        """The sampler's next batch is kept back."""
+        origins = self.origins(keys)
+        plain = keys.keys if isinstance(keys, Portion) else keys
+        plain = plain.tolist() if isinstance(plain, Indices) else plain
+        self.keys += [Placed(key, origin) for key, origin in zip(plain, origins, strict=True)]
+
+    def take(self, most: int) -> list[Placed]:
+        """The first keys, at most `most`."""
+        taken, self.keys = self.keys[:most], self.keys[most:]
+        return taken
+
+    def delivered(self, waiting: Sequence[int]) -> Delivered:
+        """What is delivered in all, if the units at `waiting`, and those in reserve, are not."""
+        return self._before.after_all_but(self._given, [*waiting, *(key.origin for key in self.keys)])
 
 
 class Rest:

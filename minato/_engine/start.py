@@ -22,6 +22,7 @@ from .courses import begin_course
 from .engine import Engine
 from .feeds import Epoch
 from .inline import InlineMap, InlineStream
+from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
 from .progress import StreamProgress, Track
 from .resume import Resumed
@@ -104,12 +105,19 @@ def start_inline(
     batches: InlineMap | InlineStream
     if plan.worker.source is Source.ITERABLE:
         before = opening.epoch if isinstance(opening.epoch, StreamProgress) else None
-        batches = InlineStream(dataset, plan.worker, totals, None if before is None else before.streams[0])
+        place = None if before is None else before.streams[0]
+        if plan.worker.mends:
+            batches = MendingStream(dataset, plan, totals, place)
+        else:
+            batches = InlineStream(dataset, plan.worker, totals, place)
         if resumed is not None:
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
-        batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
+        if plan.worker.mends:
+            batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
+        else:
+            batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
     return batches, Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
 
 

@@ -89,12 +89,10 @@ class Board:
 
 def complete(words: memoryview, at: int, table: Words) -> bool:
     """All rows of the batch with the record at `at` are there: it becomes ready, or (True) has to be collated first."""
-    kinds = table[: words[at + Batch.FILLED], Column.KIND]
-    if (kinds == Kind.FAILED).any():
+    kinds, flags = table[: words[at + Batch.FILLED], Column.KIND], words[at + Batch.FLAGS]
+    if not flags & Flag.SHORT and (kinds == Kind.FAILED).any():
         words[at + Batch.FLAGS] |= Flag.ERROR
-    elif not words[at + Batch.FLAGS] & Flag.RESULT and (
-        words[at + Batch.FLAGS] & Flag.COLLATE or (kinds == Kind.PICKLED).any()
-    ):
+    elif not flags & Flag.RESULT and (flags & (Flag.COLLATE | Flag.SHORT) or (kinds == Kind.PICKLED).any()):
         words[at + Batch.STATE] = State.COLLATING
         return True
     words[at + Batch.STATE] = State.READY

@@ -90,6 +90,8 @@ class Batch:
     """From a ticket's position to the one its seed is derived from: not 0 in what is left of an interrupted epoch."""
     STREAM_STATE = 21
     """Stream batches: offset in the slot of the stream's state after this batch; 0: it has none."""
+    LEFT_OUT = 17
+    """Failed rows among them that are not in the result: `Flag.SHORT`."""
 
 
 class State:
@@ -101,6 +103,8 @@ class State:
     READY = 3
     ENDED = 4
     """A stream had nothing left for this batch."""
+    MENDING = 5
+    """Complete, with failed samples in it: the main process is about to have them fetched again, or left out."""
 
 
 class Flag:
@@ -112,6 +116,8 @@ class Flag:
     """At least one row, or the result, is a captured error."""
     RESULT = 4
     """The batch is the pickled result at `Batch.RESULT`, not its rows."""
+    SHORT = 8
+    """Rows that failed are left out: a worker has to collate the others."""
 
 
 class Worker:
@@ -136,6 +142,8 @@ class Worker:
     """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12
     """1: the worker is to end as soon as it has nothing in hand."""
+    CURRENT = 9
+    """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
 
 
 class Parked:
@@ -144,6 +152,15 @@ class Parked:
     BATCH = 0
     """Number of the ticket's batch, plus one; 0: no entry."""
     PLACE = 1
+
+
+class Current:
+    """What `Worker.CURRENT` says besides a ticket."""
+
+    NOTHING = -1
+    """No code of the user's runs, or it makes all samples at once."""
+    COLLATION = -2
+    """The samples in hand are being collated, or those of the batch `Worker.COLLATE` names."""
 
 
 class Phase:
@@ -169,6 +186,7 @@ PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
 _PARKED_WORDS = 2
 _ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
 _ORPHAN_WORDS = 3
+MOST_REOPENED = 2048  # tickets fetched again at a time, each of them possibly an orphan with a spare row of its own
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
 
@@ -211,7 +229,7 @@ class ControlBlock:
         """Worker records: the most workers there can be at once."""
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
-        self.orphans = batches + workers * _ORPHANS_PER_WORKER  # every posted batch may be an empty one
+        self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
         self._parked_base = self._worker_base + workers * _WORKER_WORDS
         self._times_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS

@@ -84,6 +84,10 @@ class PostingBoard(Board):
         """The state of a batch, as far as this process has seen."""
         return self._words[self.control.batch(batch) + Batch.STATE]
 
+    def is_sound(self, batch: int) -> bool:
+        """Whether a batch is complete and carries no error."""
+        return self.state(batch) == State.READY and not self.field(batch, Batch.FLAGS) & Flag.ERROR
+
     def first_ready(self, batches: Sequence[int]) -> int | None:
         """The first of `batches` that is complete; all its memory is visible to this process."""
         for batch in batches:
@@ -120,7 +124,7 @@ class PostingBoard(Board):
 
     def filled(self, batch: int) -> int:
         """Samples in a ready batch."""
-        return self.field(batch, Batch.FILLED)
+        return self.field(batch, Batch.FILLED) - self.field(batch, Batch.LEFT_OUT)
 
     def nbytes(self, batch: int) -> int:
         """Bytes of its slot that a ready batch takes."""
@@ -137,7 +141,9 @@ class PostingBoard(Board):
             batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
-        return Hand(batch, first, count, bare(unpickled(keys)))
+            making = self._words[me + Worker.CURRENT]
+        current = first + making if 0 <= making < count else None
+        return Hand(batch, first, count, bare(unpickled(keys)), current)
 
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""

@@ -35,8 +35,24 @@ class OpenEpoch:
     """Tells which positions were delivered, when samples may overtake. None: a ticket's place is its row."""
 
 
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """What is not posted again, but stays in the hand of a worker that is gone: the main process will hand something in
+    for it, in that worker's name."""
+
+    worker: int
+    batch: int
+    place: int | None
+    """The ticket; None: all that the worker had in hand, which is known to be whole."""
+
+
 def recover(
-    board: Board, alive: Iterable[int], epochs: Sequence[OpenEpoch], void: Sequence[int], slots: Iterable[int]
+    board: Board,
+    alive: Iterable[int],
+    epochs: Sequence[OpenEpoch],
+    void: Sequence[int],
+    slots: Iterable[int],
+    withheld: Withheld | None = None,
 ) -> None:
     """Post again what no living worker has in hand.
 
@@ -45,11 +61,12 @@ def recover(
         epochs: that are under way.
         void: batches of abandoned epochs that were not taken back yet.
         slots: that were posted and not taken back.
+        withheld: from the hand of one that is not running.
     """
     control, words = board.control, board.control.words
     with control.lock:
         for worker in set(range(control.workers)) - set(alive):
-            _clear_hand(control, worker)
+            _clear_hand(control, worker, withheld if withheld and withheld.worker == worker else None)
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
         hands = _Hands(board)
@@ -140,13 +157,18 @@ def _rebuild_free_slots(control: ControlBlock, free: list[int]) -> None:
     words[Header.BINDING] = 0
 
 
-def _clear_hand(control: ControlBlock, worker: int) -> None:
+def _clear_hand(control: ControlBlock, worker: int, withheld: Withheld | None) -> None:
     words, me = control.words, control.worker(worker)
     words[me + Worker.PHASE] = Phase.ABSENT
-    for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE, Worker.SLOW):
-        words[me + field] = 0
+    words[me + Worker.SLOW] = 0
     for entry in range(PARKED_PER_WORKER):
         words[control.parked(worker, entry) + Parked.BATCH] = 0
+    if withheld is not None and withheld.place is None:
+        return
+    for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE):
+        words[me + field] = 0
+    if withheld is not None and withheld.place is not None:
+        words[me + Worker.BATCH], words[me + Worker.FIRST], words[me + Worker.COUNT] = withheld.batch, withheld.place, 1
 
 
 def _post_spares(control: ControlBlock, batch: int, mask: Mask) -> None:

@@ -11,7 +11,18 @@ import numpy as np
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import Board, complete
-from .control import BATCH_WORDS, PARKED_PER_WORKER, Batch, ControlBlock, Header, Parked, Phase, State, Worker
+from .control import (
+    BATCH_WORDS,
+    PARKED_PER_WORKER,
+    Batch,
+    ControlBlock,
+    Current,
+    Header,
+    Parked,
+    Phase,
+    State,
+    Worker,
+)
 from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
@@ -30,6 +41,8 @@ class TakingBoard(Board):
         self._announce = announce
         self._me = control.worker(worker)
         self._worker = worker
+        self.current = control.words[self._me + Worker.CURRENT : self._me + Worker.CURRENT + 1]
+        """`Worker.CURRENT` of this worker, as a sequence of one: a plain store per sample."""
 
     def pull(self, want: int, whole_from: int = 0, with_rows: bool = False) -> Run | CollateTask | None:
         """Take up to `want` tickets of the batch wanted next, orphans first. None: there is nothing, and the worker
@@ -229,6 +242,7 @@ class TakingBoard(Board):
         words[self._me + Worker.BATCH] = number
         words[self._me + Worker.FIRST] = first
         words[self._me + Worker.COUNT] = count
+        words[self._me + Worker.CURRENT] = Current.NOTHING
         self._enter(Phase.FETCHING)
         record = words[at : at + BATCH_WORDS].tolist()
         keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)

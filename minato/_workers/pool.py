@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
@@ -34,6 +35,17 @@ from .program import Program
 
 STOP_GRACE_S = 0.6  # seconds for workers to finish the sample in hand; an abandoned iterator ends within a second
 TERM_GRACE_S = 0.2  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """What is known of a worker that ended."""
+
+    pid: int
+    code: int | None
+    """Exit code; negative: the signal that killed it; None: not known."""
+    peak_bytes: int | None
+    """The most memory it ever had resident, what it shared with others included; None: not known."""
 
 
 class WorkerPool:
@@ -211,16 +223,17 @@ class WorkerPool:
         with self._lock:
             return [self._processes[worker] for worker in sorted(self._pidfds)]
 
-    def bury(self, worker: int) -> tuple[int, int | None]:
-        """Collect a dead worker; returns its pid and exit code (negative: the signal that killed it)."""
+    def bury(self, worker: int) -> Burial:
+        """Collect a dead worker."""
         with self._lock:
             process = self._processes.pop(worker)
             self._forget(worker)
+        peak_bytes = _reap(process)
         process.join()
-        pid, code = process.pid or 0, process.exitcode
+        burial = Burial(process.pid or 0, process.exitcode, peak_bytes)
         with contextlib.suppress(ValueError):  # somebody else has waited for it: multiprocessing thinks it still runs
             process.close()
-        return pid, code
+        return burial
 
     def _forget(self, worker: int) -> None:
         pidfd = self._pidfds.pop(worker)
@@ -259,6 +272,16 @@ class WorkerPool:
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
+
+
+def _reap(process: BaseProcess) -> int | None:
+    """Wait for a process that has ended; returns its peak memory, which multiprocessing's own way does not tell."""
+    try:
+        _, status, usage = os.wait4(process.pid or 0, 0)
+    except ChildProcessError:  # the fork server's child, or somebody else has waited for it
+        return None
+    process._popen.returncode = os.waitstatus_to_exitcode(status)  # type: ignore[attr-defined]
+    return usage.ru_maxrss * 1024
 
 
 _ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

@@ -57,7 +57,9 @@ class StreamLoop:
             samples = self._stream.next_batch()
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, iterating the dataset"
-            self._writer.fail(batch, CapturedError.capture(error, where), range(1), self._save_state)
+            hopeless = self._stream is None or self._stream.is_hopeless
+            captured = CapturedError.capture(error, where, self._worker, final=hopeless)
+            self._writer.fail(batch, captured, range(1), self._save_state)
             return
         if not samples:
             self._save_state(batch)
@@ -77,7 +79,7 @@ class StreamLoop:
         self._account.begin(start, is_first)
         if isinstance(dataset, IterDataPipe):
             seed_pipe(dataset, run.seed)
-        stream = Stream(dataset, plan.batch_size, plan.drop_last, start)
+        stream = Stream(dataset, plan.batch_size, plan.drop_last, start, keeps=plan.mends)
         if start is not None:
             skip_batches(stream, start.skip, self._collate if self._by_function else None, self._context)
         self._account.begun(start)

@@ -68,14 +68,14 @@ class DiesOnce(Rows):
 class DiesAlways(Rows):
     """Sample `deadly` kills every worker that touches it."""
 
-    def __init__(self, length, deadly, marks):
+    def __init__(self, length, deadly, marks, way="SIGKILL"):
         super().__init__(length)
-        self.deadly, self.marks = deadly, marks
+        self.deadly, self.marks, self.way = deadly, marks, way
 
     def __getitem__(self, index):
         if index == self.deadly:
             self.marks.sign("death")
-            die("SIGKILL")
+            die(self.way)
         return row(index)
 
 
