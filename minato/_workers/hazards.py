@@ -15,7 +15,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -93,13 +93,19 @@ def _bad_moment(frame: FrameType | None) -> str | None:
         code = frame.f_code
         if code.co_filename == _IMPORT:
             return "is importing a module: a worker that imports the same one waits for ever"
-        if not _is_library(code.co_filename):
+        if _may_hold_lock(code) and not _is_library(code.co_filename):
             for name, value in _lock_candidates(frame):
                 if is_held(value):
                     at = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, {code.co_name}"
                     return f"({at}) uses {name}, which is held: a worker that needs this lock waits for ever"
         frame = frame.f_back
     return None
+
+
+def _may_hold_lock(code: CodeType) -> bool:
+    """Whether there is a `with`, a `try` or a call of `acquire` in it. Others are left alone: before Python 3.13,
+    looking at a running function's variables keeps their values alive until it returns."""
+    return bool(code.co_exceptiontable) or "acquire" in code.co_names
 
 
 def _lock_candidates(frame: FrameType) -> Iterator[tuple[str, Any]]:
