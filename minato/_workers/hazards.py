@@ -43,8 +43,9 @@ def warn_of_fork_hazards(program: Program, stacklevel: int) -> None:
     warnings.warn(
         "workers are about to be forked from this process, and would share with it:\n"
         + "".join(f"  - {line}\n" for line in lines)
-        + "Open or make such things in the worker, on first use or in worker_init_fn. If you do so, or forking is safe "
-        f"here, ignore minato.errors.ForkHazardWarning.{also}",
+        + "Open or make such things in the worker, on first use or in worker_init_fn; or start workers from a clean "
+        "process with multiprocessing_context='forkserver'. If forking is safe here, ignore minato.errors.ForkHazardWarning."
+        f"{also}",
         ForkHazardWarning,
         stacklevel=stacklevel + 1,
     )
