@@ -44,8 +44,8 @@ def warn_of_fork_hazards(program: Program, stacklevel: int) -> None:
         "workers are about to be forked from this process, and would share with it:\n"
         + "".join(f"  - {line}\n" for line in lines)
         + "Open or make such things in the worker, on first use or in worker_init_fn; or start workers from a clean "
-        "process with multiprocessing_context='forkserver'. If forking is safe here, ignore minato.errors.ForkHazardWarning."
-        f"{also}",
+        "process with multiprocessing_context='forkserver'. If forking is safe here, ignore "
+        f"minato.errors.ForkHazardWarning.{also}",
         ForkHazardWarning,
         stacklevel=stacklevel + 1,
     )

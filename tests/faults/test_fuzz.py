@@ -109,7 +109,7 @@ class Case:
     epochs: int
     memory_budget: int | None
     kills: dict[int, int] = field(default_factory=dict)
-    """Batch number: how many workers are killed after it."""
+    """Batch number, -1 for none yet: how many workers are killed after it."""
 
     def collate(self):
         return as_list if self.custom and self.batch_size is not None else None
@@ -134,7 +134,7 @@ def cases(draw, kills=False):
         persistent=draw(st.booleans()) and workers > 0,
         epochs=draw(st.integers(1, 2)),
         memory_budget=draw(st.sampled_from([None, None, 1, 10_000])),
-        kills=draw(st.dictionaries(st.integers(0, 8), st.integers(1, 3), min_size=1, max_size=4)) if kills else {},
+        kills=draw(st.dictionaries(st.integers(-1, 8), st.integers(1, 3), min_size=1, max_size=4)) if kills else {},
     )
 
 
@@ -270,14 +270,22 @@ def read_epochs(loader, case):
     """All epochs; workers are killed after the batches the case names. Returns batches and kills."""
     epochs, kills = [], 0
     for _ in range(case.epochs):
-        batches, iterator = [], iter(loader)
+        iterator = iter(loader)
+        batches = []
+        kills += strike(iterator, case.kills.get(-1, 0))
         for number, batch in enumerate(iterator):
             batches.append(batch)
-            for pid in running(iterator.worker_pids.values())[: case.kills.get(number, 0)] if case.kills else ():
-                os.kill(pid, signal.SIGKILL)
-                kills += 1
+            kills += strike(iterator, case.kills.get(number, 0))
         epochs.append(batches)
     return epochs, kills
+
+
+def strike(iterator, count):
+    """Kill some workers of an iterator; returns how many."""
+    victims = running(iterator.worker_pids.values())[:count] if count else []
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    return len(victims)
 
 
 def check(case, seed):
