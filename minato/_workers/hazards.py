@@ -15,7 +15,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -43,8 +43,9 @@ def warn_of_fork_hazards(program: Program, stacklevel: int) -> None:
     warnings.warn(
         "workers are about to be forked from this process, and would share with it:\n"
         + "".join(f"  - {line}\n" for line in lines)
-        + "Open or make such things in the worker, on first use or in worker_init_fn. If you do so, or forking is safe "
-        f"here, ignore minato.errors.ForkHazardWarning.{also}",
+        + "Open or make such things in the worker, on first use or in worker_init_fn; or start workers from a clean "
+        "process with multiprocessing_context='forkserver'. If forking is safe here, ignore "
+        f"minato.errors.ForkHazardWarning.{also}",
         ForkHazardWarning,
         stacklevel=stacklevel + 1,
     )
@@ -93,13 +94,19 @@ def _bad_moment(frame: FrameType | None) -> str | None:
         code = frame.f_code
         if code.co_filename == _IMPORT:
             return "is importing a module: a worker that imports the same one waits for ever"
-        if not _is_library(code.co_filename):
+        if _may_hold_lock(code) and not _is_library(code.co_filename):
             for name, value in _lock_candidates(frame):
                 if is_held(value):
                     at = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, {code.co_name}"
                     return f"({at}) uses {name}, which is held: a worker that needs this lock waits for ever"
         frame = frame.f_back
     return None
+
+
+def _may_hold_lock(code: CodeType) -> bool:
+    """Whether there is a `with`, a `try` or a call of `acquire` in it. Others are left alone: before Python 3.13,
+    looking at a running function's variables keeps their values alive until it returns."""
+    return bool(code.co_exceptiontable) or "acquire" in code.co_names
 
 
 def _lock_candidates(frame: FrameType) -> Iterator[tuple[str, Any]]:
