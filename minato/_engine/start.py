@@ -95,7 +95,7 @@ def start_inline(
     if plan.worker.source is Source.ITERABLE:
         before = opening.epoch if isinstance(opening.epoch, StreamProgress) else None
         batches = InlineStream(dataset, plan.worker, totals, None if before is None else before.streams[0])
-        if resumed is not None:
+        if resumed is not None and not opening.is_drawn:
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
