@@ -55,7 +55,7 @@ class Resumed:
 def take_state(loader: Any, track: Track | None, keeps_workers: bool) -> State:
     """The state of a loader. `track`: the last epoch it began. `keeps_workers`: its workers live on to the next one."""
     state = {"version": VERSION, **_description(loader), "epoch": None, "next": None}
-    sources = _sources(loader)
+    sources = _each_once(_sources(loader))
     if track is not None and not track.finished:
         progress = track.progress()
         state["epoch"] = {
@@ -100,6 +100,14 @@ def _sources(loader: Any) -> plain.Sources:
     elif loader.num_workers == 0:
         sources |= plain.process_sources()
     return sources
+
+
+def _each_once(sources: plain.Sources) -> plain.Sources:
+    """Without further names of the same generator."""
+    owners: dict[int, str] = {}
+    for name, source in sources.items():
+        owners.setdefault(id(source.owner), name)
+    return {name: sources[name] for name in owners.values()}
 
 
 def _of_map(progress: MapProgress) -> State:
