@@ -128,7 +128,9 @@ class Engine:
 
     def _begin(self, sampler: Epoch, seed: int | None) -> None:
         self._epoch += 1
-        self._feed = self._make_feed(self._epoch, sampler, seed)
+        before, self._feed = self._feed, self._make_feed(self._epoch, sampler, seed)
+        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
+            self._feed.follow(before)
         self._top_up()
 
     def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:

@@ -220,9 +220,8 @@ class StreamFeed(Feed):
         """What workers are told with the first batch asked of them."""
         if before is not None:
             self._next = before.turn
-            self._starts = {worker: place.start(before.is_new) for worker, place in enumerate(before.streams)}
-            if not before.is_new:
-                self._streams = list(before.streams)
+            self._streams = list(before.streams)
+            self._starts = {worker: place.start() for worker, place in enumerate(before.streams)}
         self._fair = plan.order is Order.IN_ORDER
         self._turns: dict[int, int] = {}
         """Outstanding batches and their workers."""
@@ -255,6 +254,10 @@ class StreamFeed(Feed):
         """A stream's batch was delivered. `packed`: the stream's state after it, if it has one."""
         worker = self._turns.pop(batch)
         self._streams[worker] = self._streams[worker].advanced(packed)
+
+    def follow(self, epoch_before: StreamFeed) -> None:
+        """The same workers have done the epoch before."""
+        self._streams = [place.following() for place in epoch_before._streams]
 
     def progress(self) -> StreamProgress:
         turn = self._turns[self.out[0]] if self.out and self._fair else self._next

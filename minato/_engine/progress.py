@@ -36,6 +36,8 @@ class StreamPlace:
     """The first that the worker sent."""
     generators: Mapping[str, Any] | None = None
     """States of the generators it began with, in an epoch that was resumed; None: as the worker has them."""
+    left: bytes | None = None
+    """StreamState in which the epoch before left the worker; it counts until the worker sends word of this one."""
 
     def advanced(self, packed: bytes | None) -> StreamPlace:
         """After one more batch."""
@@ -46,11 +48,21 @@ class StreamPlace:
         return replace(self, ended=True, packed=packed or self.packed, first=self.first or packed)
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether the stream begins where the epoch before has left its worker."""
+        return self.left is not None and self.batches == 0 and self.first is None and not self.ended
+
+    def following(self) -> StreamPlace:
+        """The stream of the next epoch."""
+        return StreamPlace(left=self.packed if self.ended else None)
+
+    @property
     def saved(self) -> StreamState | None:
         """Raises what the user's `state_dict()` raised."""
-        if self.packed is None:
+        packed = self.left if self.is_untouched else self.packed
+        if packed is None:
             return None
-        state: StreamState = pickle.loads(self.packed)
+        state: StreamState = pickle.loads(packed)
         if state.error is not None:
             assert isinstance(state.error, CapturedError)
             raise state.error.rebuild()
@@ -62,13 +74,14 @@ class StreamPlace:
         first: StreamState | None = None if self.first is None else pickle.loads(self.first)
         return self.generators if first is None or first.began is None else first.began
 
-    def start(self, is_new: bool = False) -> StreamStart:
-        """What its worker is told, to go on from here or (`is_new`) to begin the epoch after."""
+    def start(self) -> StreamStart:
+        """What its worker is told to go on from here."""
         saved = self.saved
+        if self.is_untouched:
+            return StreamStart(0, saved, None, is_new=True)
         replayed = saved is None or not saved.of
         ended = self.ended or (saved is not None and saved.ended)
-        skip = self.batches if replayed and not ended and not is_new else 0
-        return StreamStart(skip, saved, self.generators, ended and not is_new, is_new)
+        return StreamStart(self.batches if replayed and not ended else 0, saved, self.generators, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +93,6 @@ class StreamProgress:
     turn: int
     """The worker whose batch comes next."""
     streams: tuple[StreamPlace, ...]
-    is_new: bool = False
-    """The epoch is over, and another begins with workers as it left them."""
 
 
 class Progressing(Protocol):

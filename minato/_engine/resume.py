@@ -55,7 +55,7 @@ class Resumed:
 def take_state(loader: Any, track: Track | None, keeps_workers: bool) -> State:
     """The state of a loader. `track`: the last epoch it began. `keeps_workers`: its workers live on to the next one."""
     state = {"version": VERSION, **_description(loader), "epoch": None, "next": None}
-    sources = _sources(loader)
+    sources = _each_once(_sources(loader))
     if track is not None and not track.finished:
         progress = track.progress()
         state["epoch"] = {
@@ -102,6 +102,14 @@ def _sources(loader: Any) -> plain.Sources:
     return sources
 
 
+def _each_once(sources: plain.Sources) -> plain.Sources:
+    """Without further names of the same generator."""
+    owners: dict[int, str] = {}
+    for name, source in sources.items():
+        owners.setdefault(id(source.owner), name)
+    return {name: sources[name] for name in owners.values()}
+
+
 def _of_map(progress: MapProgress) -> State:
     origin, delivered = progress.origin, progress.delivered
     return {
@@ -138,7 +146,8 @@ def _of_stream(place: StreamPlace) -> State:
     saved = place.saved
     return {
         "batches": place.batches,
-        "ended": place.ended or (saved is not None and saved.ended),
+        "is_new": place.is_untouched,
+        "ended": place.ended or (saved is not None and saved.ended and not place.is_untouched),
         "of": "" if saved is None else saved.of,
         "state": None if saved is None or not saved.of else plain.pack(saved.state, f"the {saved.of}"),
         "generators": None if saved is None else _generators_to_plain(saved.generators),
@@ -227,7 +236,7 @@ def _read(loader: Any, state: State) -> Resumed:
     if state["kind"] == "map":
         interrupted = _interrupted(loader, epoch["map"], sources)
         return Resumed(_map_rest(loader, interrupted, sources), settle, base_seed, number, pipe_seed, False, None, 0)
-    progress = _stream_progress(epoch["streams"], is_new=False)
+    progress = _stream_progress(epoch["streams"])
     delivered = sum(place.batches for place in progress.streams)
     return Resumed(lambda: progress, settle, base_seed, number, pipe_seed, False, progress.workers, delivered)
 
@@ -237,7 +246,8 @@ def _next_epoch(loader: Any, following: State | None) -> Callable[[], Epoch]:
     if not isinstance(loader.dataset, IterableDataset):
         return lambda: begin_course(loader._index_sampler)
     if following is not None and following["streams"]["workers"] == loader.num_workers:
-        progress = _stream_progress(following["streams"], is_new=True)
+        places = _stream_progress(following["streams"]).streams
+        progress = StreamProgress(len(places), 0, tuple(place.following() for place in places))
         return lambda: progress
     return lambda: iter(loader._index_sampler)
 
@@ -279,11 +289,11 @@ def _map_rest(loader: Any, interrupted: Interrupted, sources: plain.Sources) -> 
     return begin
 
 
-def _stream_progress(saved: State, is_new: bool) -> StreamProgress:
+def _stream_progress(saved: State) -> StreamProgress:
     places = tuple(_stream_place(place) for place in saved["places"])
     if len(places) != max(1, saved["workers"]):
         raise ValueError(f"{len(places)} streams of {saved['workers']} workers")
-    return StreamProgress(int(saved["workers"]), 0 if is_new else int(saved["turn"]), places, is_new)
+    return StreamProgress(int(saved["workers"]), int(saved["turn"]), places)
 
 
 def _stream_place(saved: State) -> StreamPlace:
@@ -296,4 +306,6 @@ def _stream_place(saved: State) -> StreamPlace:
     if saved["of"] or generators is not None:
         state = plain.unpack(saved["state"]) if saved["of"] else None
         packed = pickle.dumps(StreamState(saved["of"], state, generators, ended=saved["ended"]))
+    if saved["is_new"]:
+        return StreamPlace(left=packed)
     return StreamPlace(int(saved["batches"]), bool(saved["ended"]), packed, generators=began)

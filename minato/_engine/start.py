@@ -110,7 +110,7 @@ def start_inline(
             batches = MendingStream(dataset, plan, totals, place)
         else:
             batches = InlineStream(dataset, plan.worker, totals, place)
-        if resumed is not None:
+        if resumed is not None and not opening.is_drawn:
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)

@@ -43,22 +43,22 @@ def pack(value: Any, whose: str) -> Any:
             f"the state of {whose} cannot be saved: {error}. Its state_dict() should return numbers, strings, tensors, "
             f"and lists, tuples and dicts of these."
         ) from error
-    return {"torch": _text(file.getvalue())}
+    return {"torch": _text(zlib.compress(file.getvalue()))}
 
 
 def unpack(packed: Any) -> Any:
     """What `pack` was given."""
     if "plain" in packed:
         return packed["plain"]
-    return torch.load(io.BytesIO(_data(packed["torch"])), weights_only=True)
+    return torch.load(io.BytesIO(zlib.decompress(_data(packed["torch"]))), weights_only=True)
 
 
 def _text(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, 1)).decode("ascii")
+    return base64.b64encode(data).decode("ascii")
 
 
 def _data(text: str) -> bytes:
-    return zlib.decompress(base64.b64decode(text, validate=True))
+    return base64.b64decode(text, validate=True)
 
 
 # ---- random generators --------------------------------------------------------------------------------------------
@@ -68,6 +68,8 @@ def _data(text: str) -> bytes:
 class Source:
     """A random generator: how to read and set its state, and how to make a state plain and back."""
 
+    owner: object
+    """Generators of the same owner are the same."""
     read: Callable[[], Any]
     set: Callable[[Any], object]
     to_plain: Callable[[Any], Any]
@@ -75,17 +77,29 @@ class Source:
 
 
 def torch_source(generator: torch.Generator) -> Source:
-    return Source(
-        generator.get_state,
-        generator.set_state,
-        lambda state: _text(state.numpy().tobytes()),
-        lambda text: torch.frombuffer(bytearray(_data(text)), dtype=torch.uint8),
-    )
+    return Source(generator, generator.get_state, generator.set_state, _torch_to_plain, _torch_from_plain)
+
+
+def _torch_to_plain(state: torch.Tensor) -> Any:
+    """The CPU generator's state is an array of 64-bit words, few of which use their upper halves."""
+    words = np.frombuffer(state.numpy().tobytes().ljust(-(-state.numel() // 8) * 8, b"\0"), np.uint32)
+    upper = words[1::2]
+    used = [[int(n), int(upper[n])] for n in np.flatnonzero(upper)]
+    return {"lower": _text(words[::2].tobytes()), "upper": used, "bytes": state.numel()}
+
+
+def _torch_from_plain(plain: Any) -> torch.Tensor:
+    lower = np.frombuffer(_data(plain["lower"]), np.uint32)
+    words = np.zeros(2 * len(lower), np.uint32)
+    words[::2] = lower
+    for number, value in plain["upper"]:
+        words[2 * number + 1] = value
+    return torch.frombuffer(bytearray(words.tobytes()[: plain["bytes"]]), dtype=torch.uint8)
 
 
 def python_source(generator: Any = random) -> Source:
     """`random`, or an instance of `random.Random`."""
-    return Source(generator.getstate, generator.setstate, _python_to_plain, _python_from_plain)
+    return Source(generator, generator.getstate, generator.setstate, _python_to_plain, _python_from_plain)
 
 
 def _python_to_plain(state: Any) -> Any:
@@ -100,12 +114,16 @@ def _python_from_plain(plain: Any) -> Any:
 
 def numpy_source(generator: Any = np.random.mtrand._rand) -> Source:
     """`numpy.random`, or an instance of `RandomState`."""
-    return Source(lambda: generator.get_state(legacy=False), generator.set_state, _numpy_to_plain, _numpy_from_plain)
+    return Source(
+        generator, lambda: generator.get_state(legacy=False), generator.set_state, _numpy_to_plain, _numpy_from_plain
+    )
 
 
 def numpy_generator_source(generator: np.random.Generator) -> Source:
     bits = generator.bit_generator
-    return Source(lambda: bits.state, lambda state: setattr(bits, "state", state), _numpy_to_plain, _numpy_from_plain)
+    return Source(
+        bits, lambda: bits.state, lambda state: setattr(bits, "state", state), _numpy_to_plain, _numpy_from_plain
+    )
 
 
 def _numpy_to_plain(state: Any) -> Any:
