@@ -20,10 +20,11 @@ from torch.utils.data import get_worker_info as get_worker_info
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
 from ._records import LoaderStats as LoaderStats
+from ._scheduler.policy import PaperPolicy as PaperPolicy
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "__version__", "errors", "get_worker_info"]
+__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "__version__", "errors", "get_worker_info"]
 
-for _public in (DataLoader, LoaderStats):
+for _public in (DataLoader, LoaderStats, PaperPolicy):
     _public.__module__ = "minato"
 del _public

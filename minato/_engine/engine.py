@@ -15,6 +15,7 @@ from .._plan import LoaderPlan, Order
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
+from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
@@ -28,7 +29,9 @@ from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
+from .observing import SampleTimes
 from .progress import Track
+from .scaling import make_scaler
 from .totals import Totals
 
 
@@ -42,6 +45,7 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
+        profile: Profile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
     ) -> None:
@@ -59,10 +63,11 @@ class Engine:
         self._memory = keeper.take()
         self._slots = self._memory.slots
         self._in_order = plan.worker.order is Order.IN_ORDER
-        self._span = 1 + (plan.window if self._in_order else plan.max_deferral)
+        self._span = 1 + (plan.most_window if self._in_order else plan.max_deferral)
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
-        records = max(self._span, plan.window) + 2 * plan.window  # twice: abandoned batches may still be in hand
-        control = ControlBlock.create(records, plan.worker.num_workers)
+        # Twice the window beside the span: abandoned batches may still be in hand.
+        records = max(self._span, plan.most_window) + 2 * plan.most_window
+        control = ControlBlock.create(records, plan.most_workers)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -73,6 +78,8 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
+        self._times = SampleTimes(self._board, profile, totals)
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._feed: Feed | None = None
@@ -240,7 +247,15 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
+                    self._tend()
                     self._top_up()
+
+    def _tend(self, waiting_since: float | None = None) -> None:
+        """Read what samples cost, and adapt the number of workers if it is time."""
+        self._times.look()
+        if self._scaler is not None:
+            waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
+            self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
@@ -266,6 +281,10 @@ class Engine:
                     continue
             waiting_since = waiting_since or time.monotonic()
             self._wait(deadline)
+            with self._uninterrupted:
+                self._tend(waiting_since)
+                if self._scaler is not None:
+                    self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
         """Have failed samples fetched again, or left out, where the policy says so."""
@@ -278,7 +297,8 @@ class Engine:
 
     def _wait(self, deadline: float | None) -> None:
         due = None if self._mender is None else self._mender.due
-        until = min((moment for moment in (deadline, due) if moment is not None), default=None)
+        look = None if self._scaler is None else self._scaler.due
+        until = min((moment for moment in (deadline, due, look) if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -343,6 +363,7 @@ class Engine:
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
+            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
         )
 
     @property

@@ -24,6 +24,7 @@ from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
+from .observing import Profile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
@@ -72,6 +73,7 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
+    profile: Profile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
 ) -> tuple[Engine, Track]:
@@ -83,7 +85,7 @@ def start_engine(
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     program = _program(plan, dataset)
-    engine = Engine(plan, program, context, opening.base_seed, totals, keeper, opening.number)
+    engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 

@@ -150,16 +150,19 @@ class WorkerPool:
     # ---- more and fewer -------------------------------------------------------------------------------------------
 
     @property
+    def is_starting(self) -> bool:
+        """Whether a thread is still starting the first workers."""
+        return self._starter is not None and self._starter.is_alive()
+
+    @property
     def active(self) -> int:
         """Workers that run or are being started, but for those that are leaving."""
         return len(self._pidfds) - len(self._leaving)
 
     def resize(self, workers: int) -> None:
         """Start workers, or let some go once they have finished what is in their hands, until `workers` are active.
-        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Does nothing
+        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Not to be called
         while the first workers are being started."""
-        if self._starter is not None and self._starter.is_alive():
-            return
         with self._lock:
             staying = [worker for worker in self._pidfds if worker not in self._leaving]
             absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
@@ -173,12 +176,17 @@ class WorkerPool:
 
     def _see_off(self, ended: list[int]) -> list[int]:
         """Bury workers that ended because they were dismissed; returns the others."""
-        left = [w for w in ended if w in self._leaving and self._processes[w].exitcode == 0]
+        left = [w for w in ended if w in self._leaving and self._exit_code(w) == 0]
         for worker in left:
             self.bury(worker)
             self._leaving.discard(worker)
             self._board.note_left(worker)
         return [worker for worker in ended if worker not in left]
+
+    def _exit_code(self, worker: int) -> int | None:
+        """How a worker ended that has ended. A fork server tells a little later than the process itself."""
+        self._processes[worker].join()
+        return self._processes[worker].exitcode
 
     # ---- wake, wait, watch ----------------------------------------------------------------------------------------
 
