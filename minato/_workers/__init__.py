@@ -8,5 +8,6 @@ randomness.py   per-sample random numbers; generators.py: the three global gener
 program.py      how the dataset and the user's functions reach a worker
 guard.py        signals, and dying with the parent
 pool.py         main process: start, wake, watch and stop workers
+stages.py       samples in stages: load, then one transform after the other (splitting.py); not used by the loops yet
 sync.py         attribute changes of the dataset for persistent workers
 """
