@@ -138,10 +138,11 @@ def _check_fetching(options: dict[str, Any]) -> None:
 
 
 def _check_on_error(value: Any) -> None:
-    if value not in ("raise", "skip") and not callable(value):
-        raise ValueError(f"on_error must be 'raise', 'skip' or a callable, got {value!r}")
-    if value != "raise":
-        raise ValueError(f"on_error={value!r} is not available in this version; use on_error='raise'")
+    if isinstance(value, type) or not (value in ("raise", "skip") or callable(value)):
+        raise ValueError(
+            f"on_error must be 'raise', 'skip', or a function that takes a minato.errors.SampleError and returns "
+            f"'raise', 'skip' or 'retry'; got {value!r}"
+        )
 
 
 def accelerators(device: Any) -> tuple[torch.device, ...]:
@@ -228,6 +229,13 @@ def decide_collate(collate_fn: Any, batched: bool) -> Collate:
     return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
 
 
+def _first_window(worker: WorkerPlan) -> int:
+    """A batch, and enough beside it that no worker is idle."""
+    if worker.source is Source.ITERABLE:
+        return 2 * worker.num_workers
+    return 1 + -(-worker.num_workers // (worker.batch_size or 1))
+
+
 def make_plan(loader: Any) -> LoaderPlan:
     """The plan of a checked loader, from its attributes."""
     iterable = isinstance(loader.dataset, IterableDataset)
@@ -242,14 +250,17 @@ def make_plan(loader: Any) -> LoaderPlan:
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
         short_batch_last=loader.batch_size is not None and not iterable,
+        mends=loader.on_error != "raise" or loader.sample_retries > 0 or loader.timeout > 0,
     )
     return LoaderPlan(
         worker=worker,
         window=window,
+        first_window=_first_window(worker),
         max_deferral=loader.max_deferral or 4 * window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers,
         max_worker_restarts=loader.max_worker_restarts,
         sample_retries=loader.sample_retries,
+        on_error=loader.on_error,
     )

@@ -4,9 +4,13 @@
      ├── RuntimeError
      │    ├── MinatoError                 base of everything minato raises on its own account
      │    │    ├── WorkerDied             a worker process ended and its work could not be given to another
+     │    │    ├── SampleTimeout          a sample took longer than `timeout`; a TimeoutError too
      │    │    ├── LoaderClosed           a closed loader or iterator was asked for a batch
      │    │    ├── DatasetStopIteration   the user's code raised StopIteration, which would end the loop silently
      │    │    └── InternalError          a broken invariant: a bug in minato, please report it
+     ├── RuntimeWarning
+     │    ├── ForkHazardWarning           something open that processes must not share, as workers are forked
+     │    └── CopyOnWriteWarning          a large container of Python objects will be copied by every forked worker
      └── ...                              a worker's own exception arrives as its own type
 
 An exception raised by the user's code in a worker is captured there as a `CapturedError` (plain, always picklable) and
@@ -33,6 +37,10 @@ class WorkerDied(MinatoError):
     """A worker process ended unexpectedly and its work could not be recovered."""
 
 
+class SampleTimeout(MinatoError, TimeoutError):
+    """A sample was not done within `timeout`; its worker was replaced. A note has the worker's stack."""
+
+
 class LoaderClosed(MinatoError):
     """A batch was asked from a loader or iterator after `close()`."""
 
@@ -43,6 +51,14 @@ class DatasetStopIteration(MinatoError):
 
 class InternalError(MinatoError):
     """An invariant of minato does not hold. This is a bug in minato, not in the user's code."""
+
+
+class ForkHazardWarning(RuntimeWarning):
+    """Something that must not be shared by processes is open, held or connected while workers are forked."""
+
+
+class CopyOnWriteWarning(RuntimeWarning):
+    """The dataset holds so many Python objects that forked workers, by merely reading them, copy much memory each."""
 
 
 class WorkerTraceback(Exception):
@@ -66,9 +82,17 @@ class CapturedError:
     where: str
     """Stage, sample index and worker, in words."""
     notes: tuple[str, ...] = field(default=())
+    worker: int | None = None
+    """The worker it was raised in, as far as that is known."""
+    stage: str = "fetch"
+    """As in `SampleError`."""
+    final: bool = False
+    """Nothing can follow: it is raised whatever `on_error` says."""
 
     @classmethod
-    def capture(cls, error: BaseException, where: str) -> CapturedError:
+    def capture(
+        cls, error: BaseException, where: str, worker: int | None = None, stage: str = "fetch", final: bool = False
+    ) -> CapturedError:
         """Turn `error` into plain data; parts of it that cannot be pickled are replaced by their `repr`."""
         lineage = tuple((c.__module__, c.__qualname__) for c in type(error).__mro__ if issubclass(c, BaseException))
         return cls(
@@ -79,6 +103,9 @@ class CapturedError:
             traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
             where=where,
             notes=tuple(str(n) for n in getattr(error, "__notes__", ())),
+            worker=worker,
+            stage=stage,
+            final=final,
         )
 
     def rebuild(self) -> BaseException:
@@ -103,6 +130,27 @@ class CapturedError:
                     setattr(error, name, value)
                 return error
         return RuntimeError(f"{self.lineage[0][1]}: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleError:
+    """What an `on_error` function is told about a sample, or a batch, that failed."""
+
+    index: Any
+    """The sample's index (key); the list of all indices of a batch that could not be collated; None for a stream."""
+    position: int | None
+    """Position in the epoch of the sample, or of the batch's first sample; None for a stream."""
+    epoch: int
+    worker: int | None
+    """Number of the worker; None with `num_workers=0`."""
+    stage: str
+    """"fetch": the dataset raised. "collate": the collate function raised. "timeout": the sample took longer than
+    `timeout`. "death": the sample killed its workers."""
+    tries: int
+    """How often it failed so far, this time included."""
+    error: BaseException
+    traceback: str
+    """The traceback as it was where the error was raised; for "timeout" the stack the worker was stuck in."""
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:

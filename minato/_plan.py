@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ._errors import SampleError
+
 
 class Order(enum.Enum):
     """How far delivery may depart from the sampler's order."""
@@ -52,6 +54,8 @@ class WorkerPlan:
     drop_last: bool
     short_batch_last: bool
     """A batch with fewer samples than the first is delivered last, whatever may overtake: torch's own batching."""
+    mends: bool = False
+    """Samples may be retried or left out; so what failed is handed in sample by sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class LoaderPlan:
     worker: WorkerPlan
     window: int
     """Most batches in flight: dispatched and not yet delivered."""
+    first_window: int
+    """Batches in flight before the size of a batch is known."""
     max_deferral: int
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     memory_budget: int | None
@@ -70,3 +76,5 @@ class LoaderPlan:
     persistent: bool
     max_worker_restarts: int
     sample_retries: int
+    on_error: str | Callable[[SampleError], str] = "raise"
+    """"raise", "skip", or the user's function."""

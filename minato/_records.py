@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,46 @@ class Run:
     keys: list[object]
     place: Place | None = None
     """Rows for all samples of the run, if they were claimed with the tickets."""
+    shift: int = 0
+    """From positions to those that seeds are derived from."""
+    origins: Sequence[int] | None = None
+    """Positions that seeds are derived from, if they do not follow on each other."""
+
+    def origin(self, number: int) -> int:
+        """The position that the seed of a sample of the run is derived from."""
+        return self.position + self.shift + number if self.origins is None else self.origins[number]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream as it was after some batch, or after its end."""
+
+    of: str = ""
+    """Whose `state_dict()` it is: "dataset" or "iterator"; "": neither has one."""
+    state: object = None
+    generators: Mapping[str, object] | None = None
+    """States of the process's random generators; None: as they were when the stream began."""
+    began: Mapping[str, object] | None = None
+    """The same when the stream began, in the first state of a stream that did not begin with its worker."""
+    ended: bool = False
+    """Whether the stream is known to have nothing left."""
+    error: object = None
+    """What `state_dict()` raised, captured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where a worker's stream begins when it was interrupted: the key of the first batch that is asked of it."""
+
+    skip: int
+    """Batches that were delivered, if there is no state."""
+    saved: StreamState | None
+    generators: Mapping[str, object] | None
+    """States of the process's random generators to begin with; None: leave them."""
+    ended: bool = False
+    """The stream is over: its worker is only put where it was."""
+    is_new: bool = False
+    """The stream begins anew, after an epoch that left its worker as `saved` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +73,13 @@ class Hand:
     first: int
     count: int
     keys: list[object]
+    current: int | None = None
+    """Place in `batch` of the ticket whose sample was being made, if that is known."""
+
+    @property
+    def key(self) -> object:
+        """The key of the current ticket."""
+        return None if self.current is None else self.keys[self.current - self.first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +143,13 @@ class LoaderStats:
     """Bytes that batches in flight may take."""
     epochs_started_ahead: int = 0
     """Epochs whose first samples were under way before the consumer asked for them."""
+    samples_fast: int = 0
+    """Samples that workers finished within the threshold, or while there was none."""
+    samples_slow: int = 0
+    """Samples that took longer than the threshold of their time."""
+    samples_retried: int = 0
+    """Times a sample was fetched again because it failed."""
+    samples_skipped: int = 0
+    """Samples left out because they failed."""
+    skipped: tuple[Any, ...] = ()
+    """Indices of samples left out, the newest 100."""

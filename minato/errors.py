@@ -1,19 +1,27 @@
-"""Public names of the exceptions minato raises; see `minato._errors` for the tree."""
+"""Public names of what minato raises and warns of, and the record of a failed sample; see `minato._errors`."""
 
 from ._errors import (
+    CopyOnWriteWarning,
     DatasetStopIteration,
+    ForkHazardWarning,
     InternalError,
     LoaderClosed,
     MinatoError,
+    SampleError,
+    SampleTimeout,
     WorkerDied,
     WorkerTraceback,
 )
 
 __all__ = [
+    "CopyOnWriteWarning",
     "DatasetStopIteration",
+    "ForkHazardWarning",
     "InternalError",
     "LoaderClosed",
     "MinatoError",
+    "SampleError",
+    "SampleTimeout",
     "WorkerDied",
     "WorkerTraceback",
 ]

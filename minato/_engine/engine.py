@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
@@ -22,10 +23,12 @@ from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
-from .feeds import Feed, StreamFeed, make_feed
+from .feeds import Epoch, Feed, StreamFeed, make_feed
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
+from .mending import Mender
+from .progress import Track
 from .totals import Totals
 
 
@@ -40,7 +43,9 @@ class Engine:
         base_seed: int,
         totals: Totals,
         keeper: MemoryKeeper,
+        first_epoch: int = 0,
     ) -> None:
+        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -61,27 +66,28 @@ class Engine:
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
-        self._window = Window(plan.window, plan.memory_budget or 0)
+        self._window = Window(plan.window, plan.memory_budget or 0, first=plan.first_window)
         try:
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         except BaseException:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals)
+        self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
+        self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
         self._forecast: Forecast | None = None
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
-        self._epoch = -1
+        self._epoch = first_epoch - 1
         self._void: list[int] = []
         """Batches of abandoned epochs whose slots some worker may still write to."""
         keep_until_exit(self)
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
-    def start(self, sampler: Iterable[Any], forecast: Forecast | None, seed: int | None) -> None:
+    def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
         """Start the workers and post the first epoch's first batches. `forecast`: of the epochs to come, if the workers
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
@@ -107,6 +113,8 @@ class Engine:
             self._begin(sampler, seed)
             return
         self._feed, self._epoch = ahead, ahead.epoch
+        if self._mender is not None:
+            self._mender.forget(before=min(ahead.out, default=self._board.next_number))
         self._totals.epochs_started_ahead += 1
         self._top_up()
 
@@ -118,14 +126,20 @@ class Engine:
         self._forecast.give_up()
         return False
 
-    def _begin(self, sampler: Iterable[Any], seed: int | None) -> None:
+    def _begin(self, sampler: Epoch, seed: int | None) -> None:
         self._epoch += 1
-        self._feed = self._make_feed(self._epoch, sampler, seed)
+        before, self._feed = self._feed, self._make_feed(self._epoch, sampler, seed)
+        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
+            self._feed.follow(before)
         self._top_up()
 
-    def _make_feed(self, epoch: int, sampler: Iterable[Any], seed: int | None = None) -> Feed:
+    def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
         return make_feed(epoch, seed, self._plan.worker, sampler)
+
+    def track(self) -> Track:
+        """The epoch that has begun, to be watched."""
+        return Track(self._current, self._base_seed, self._epoch, lock=self._in_use)
 
     @property
     def _current(self) -> Feed:
@@ -147,12 +161,14 @@ class Engine:
                 self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
+        if self._mender is not None:
+            self._mender.forget(before=self._board.next_number)
 
     def _top_up(self) -> None:
         """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
         self._reclaim_void()
         posted = self._post_from(self._current)
-        if self._current.exhausted and self._forecast is not None:
+        if self._current.exhausted and self._forecast is not None and self._may_look_ahead():
             if self._ahead is None:
                 foreseen = self._forecast.make()
                 if foreseen is not None:
@@ -163,6 +179,10 @@ class Engine:
             self._reuse_warm_slot()
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+
+    def _may_look_ahead(self) -> bool:
+        """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
+        return self._mender is None or self._ahead is not None or self._current.is_settled(self._board)
 
     def _reuse_warm_slot(self) -> None:
         """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
@@ -182,6 +202,7 @@ class Engine:
                 raise
             if not done:
                 self._slots.put_back(slot)
+                break
             posted += done
         return posted
 
@@ -226,7 +247,11 @@ class Engine:
         deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
         waiting_since: float | None = None
         while True:
+            if self._mender is not None:
+                self._mend(self._mender)
             batch = self._pick()
+            if batch is not None and self._mender is not None and self._mender.wants(batch):
+                continue  # it became ready in between
             if batch is not None:
                 if waiting_since is not None:
                     self._totals.waits += 1
@@ -242,9 +267,20 @@ class Engine:
             waiting_since = waiting_since or time.monotonic()
             self._wait(deadline)
 
+    def _mend(self, mender: Mender) -> None:
+        """Have failed samples fetched again, or left out, where the policy says so."""
+        mender.examine(self._current)
+        if mender.has_cases:
+            with self._uninterrupted:
+                mender.apply(self._current)
+                self._top_up()
+                self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+
     def _wait(self, deadline: float | None) -> None:
+        due = None if self._mender is None else self._mender.due
+        until = min((moment for moment in (deadline, due) if moment is not None), default=None)
         try:
-            dead = self._pool.wait(None if deadline is None else deadline - time.monotonic())
+            dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
             if dead:
                 with self._uninterrupted:
@@ -270,7 +306,7 @@ class Engine:
             with self._uninterrupted:
                 feed.out.remove(batch)
                 feed.ledger.deliver_batch(batch)
-                feed.ended(batch)
+                feed.ended(batch, self._delivery.stream_state(batch))
                 self._slots.put_back(self._board.take_slot(batch))
                 self._top_up()
         return None
@@ -282,8 +318,9 @@ class Engine:
         else:
             feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch)
-        error = self._delivery.error(batch)
+            feed.delivered(batch, self._delivery.stream_state(batch))
+        condemned = None if self._mender is None else self._mender.sentence(batch)
+        error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
         if error is not None:
             self._slots.put_back(self._board.take_slot(batch))
             raise error
@@ -322,6 +359,11 @@ class Engine:
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return {} if self._closed else self._pool.pids
+
+    @property
+    def worker_processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        return [] if self._closed else self._pool.processes
 
     def _check_open(self) -> None:
         if self._broken:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
 from .._queues.control import Flag
-from .._queues.keys import Indices, Keys
+from .._queues.keys import Indices, Keys, Placed
 from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
-from .sampling import batches_of
+from .._records import StreamStart
+from .courses import Course, begin_course
+from .progress import MapProgress, StreamPlace, StreamProgress
+from .remainder import Portion, Reserve
+
+_END: Any = object()
 
 
 class Feed(ABC):
@@ -36,8 +43,12 @@ class Feed(ABC):
         """Post one batch into `slot`. False: there is nothing left to post."""
 
     @abstractmethod
-    def ended(self, batch: int) -> None:
-        """A posted batch turned out to have nothing in it: its stream has ended."""
+    def ended(self, batch: int, packed: bytes | None = None) -> None:
+        """A posted batch turned out to have nothing in it: its stream has ended. `packed`: the stream's last state."""
+
+    @abstractmethod
+    def progress(self) -> MapProgress | StreamProgress:
+        """What was delivered, and how to go on from there."""
 
     def deliverable(self) -> Sequence[int]:
         """Batches that may be delivered next, if batches may overtake."""
@@ -48,11 +59,15 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
+    def is_settled(self, board: PostingBoard) -> bool:
+        """Whether all that is posted is complete, without errors that have to be seen to."""
+        return all(board.is_sound(batch) for batch in self.out)
+
     def open_epoch(self) -> OpenEpoch:
         """What is not delivered, for recovery."""
         return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
 
-    def _post(self, board: PostingBoard, slot: int, keys: Keys, rows: int, worker: int = -1) -> int:
+    def _post(self, board: PostingBoard, slot: int, keys: Keys, rows: int, worker: int = -1, shift: int = 0) -> int:
         number = board.publish(
             epoch=self.epoch,
             seed=self._seed,
@@ -63,6 +78,7 @@ class Feed(ABC):
             flags=self._flags,
             first=not self._started,
             worker=worker,
+            shift=shift,
         )
         self._started = True
         self.out.append(number)
@@ -72,44 +88,140 @@ class Feed(ABC):
 class TicketFeed(Feed):
     """The sampler's batches of a map-style dataset."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, sampler: Iterator[Any]) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, course: Course) -> None:
         super().__init__(epoch, seed, plan)
-        self._sampler = sampler
+        self._course = course
+        self._sampler = course.batches
+        self._by_sample = plan.short_batch_last
+        self._first_number = -1
+        self._posted = 0
         self._single = plan.collate is Collate.NONE
         self._full = 0
+        self._drained = False
+        """Whether the sampler has no more."""
+        self._drop_last = plan.drop_last
+        self.refills = plan.mends and plan.short_batch_last
+        """Whether a sample that is left out is replaced by the next one of the sampler: torch's own batching."""
+        self._reserve = Reserve(course.before)
+        self._origins: list[int] = []
+        """Where samples are replaced: the position in the epoch of the sample that each ticket stands for."""
         self._short_last = plan.short_batch_last
         self._short: int | None = None
         """A batch that has to wait until all others are delivered: every batch is full but the last."""
 
     def post(self, board: PostingBoard, slot: int) -> bool:
-        try:
-            keys = next(self._sampler)
-        except StopIteration:
-            self.exhausted = True
+        keys = self._from_reserve(board) if self._reserve else self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            self.exhausted = not self._reserve
             return False
-        keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
-        number = self._post(board, slot, keys, len(keys))
+        if self.refills:
+            own = keys if type(keys) is list and keys and type(keys[0]) is Placed else None
+            self._origins += self._reserve.origins(keys) if own is None else [key.origin for key in own]
+        if type(keys) is Portion:
+            number = self._post_portion(board, slot, keys)
+            keys = keys.keys
+        else:
+            keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
+            number = self._post(board, slot, keys, len(keys))
+        if not self._posted:
+            self._first_number = number
+        self._posted += 1
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
         if len(keys) < self._full and self._short_last:
             self._short = number
         return True
 
+    def _post_portion(self, board: PostingBoard, slot: int, portion: Portion) -> int:
+        """Post a batch of what is left of an interrupted epoch: its samples keep the seeds they would have had."""
+        keys, origins = portion.keys, portion.origins
+        if not portion.is_contiguous:
+            keys = [Placed(key, origin) for key, origin in zip(keys, origins, strict=True)]
+        shift = origins[0] - self.ledger.issued if len(origins) else 0
+        return self._post(board, slot, keys, len(keys), shift=shift)
+
+    def progress(self) -> MapProgress:
+        if self.refills:
+            waiting_for = [self._origins[ticket] for ticket in self.ledger.undelivered().tolist()]
+            return MapProgress(self._course.origin, self._reserve.delivered(waiting_for))
+        if self._by_sample:
+            issued, waiting = self.ledger.issued, self.ledger.undelivered()
+        else:
+            waiting = np.array([number - self._first_number for number in self.out], np.int64)
+            issued = self._posted
+        return MapProgress(self._course.origin, self._course.before.after(issued, waiting))
+
+    def replacements(self, tickets: Sequence[int]) -> list[Placed]:
+        """Keys not given out yet, to take the places of those of tickets at these positions. Fewer than asked for: the
+        sampler has no more."""
+        while len(self._reserve) < len(tickets) and self._refill():
+            pass
+        keys = self._reserve.take(len(tickets))
+        for ticket, key in zip(tickets, keys, strict=False):
+            self._origins[ticket] = key.origin
+        return keys
+
+    def give_back(self, batch: int, tickets: Sequence[int], keys: Sequence[object]) -> None:
+        """A batch was taken back: the keys of its tickets are given out again."""
+        self._short = None if self._short == batch else self._short
+        self._reserve.keys += [Placed(key, self._origins[ticket]) for ticket, key in zip(tickets, keys, strict=True)]
+        self.exhausted = self.exhausted and not self._reserve
+
+    def has_shrunk(self, batch: int) -> None:
+        """The last batch has lost samples: no other may come after it."""
+        self._short = batch
+
+    def last_of(self, batches: Sequence[int]) -> int:
+        """Which of the batches is delivered last."""
+        return self._short if self._short is not None and self._short in batches else max(batches)
+
+    def _from_sampler(self) -> Any:
+        return _END if self._drained else next(self._sampler, _END)
+
+    def _refill(self) -> bool:
+        keys = self._from_sampler()
+        if keys is _END:
+            self._drained = True
+            return False
+        self._reserve.add(keys)
+        return True
+
+    def _from_reserve(self, board: PostingBoard) -> Any:
+        """The next batch's keys, those in reserve first. `_END`: what is left is to be dropped, or may still be needed
+        to fill other batches."""
+        while len(self._reserve) < self._full and self._refill():
+            pass
+        if len(self._reserve) < self._full:
+            if self._drop_last:
+                self._reserve.keys.clear()
+            if self._drop_last or not self.is_settled(board):
+                return _END
+        return self._reserve.take(self._full)
+
     def deliverable(self) -> Sequence[int]:
         return self.out if self._short is None else [n for n in self.out if n != self._short] or self.out
 
-    def ended(self, batch: int) -> None:
+    def ended(self, batch: int, packed: bytes | None = None) -> None:  # noqa: ARG002
         raise InternalError(f"batch {batch} of a map-style dataset ended like a stream")
 
 
 class StreamFeed(Feed):
     """Turns of the workers' streams of an iterable dataset: round and round, as torch does it."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, before: StreamProgress | None = None) -> None:
+        """`before`: how far the streams had come when the epoch was interrupted."""
         super().__init__(epoch, seed, plan)
         self._rows = plan.batch_size or 1
         self._active = list(range(plan.num_workers))
         self._next = 0
+        self._streams = [StreamPlace()] * plan.num_workers
+        self._starts: dict[int, StreamStart] = {}
+        """What workers are told with the first batch asked of them."""
+        if before is not None:
+            self._next = before.turn
+            self._streams = list(before.streams)
+            self._starts = {worker: place.start() for worker, place in enumerate(before.streams)}
         self._fair = plan.order is Order.IN_ORDER
         self._turns: dict[int, int] = {}
         """Outstanding batches and their workers."""
@@ -119,7 +231,7 @@ class StreamFeed(Feed):
             self.exhausted = True
             return False
         worker = self._whose_turn()
-        number = self._post(board, slot, [0], self._rows, worker)
+        number = self._post(board, slot, [self._starts.pop(worker, 0)], self._rows, worker)
         self.ledger.issue(number, 1)
         self._turns[number] = worker
         return True
@@ -132,21 +244,37 @@ class StreamFeed(Feed):
         self._next = worker + 1
         return worker
 
-    def ended(self, batch: int) -> None:
+    def ended(self, batch: int, packed: bytes | None = None) -> None:
         worker = self._turns.pop(batch)
+        self._streams[worker] = self._streams[worker].over(packed)
         if worker in self._active:
             self._active.remove(worker)
 
-    def delivered(self, batch: int) -> None:
-        """A stream's batch was delivered."""
-        self._turns.pop(batch, None)
+    def delivered(self, batch: int, packed: bytes | None = None) -> None:
+        """A stream's batch was delivered. `packed`: the stream's state after it, if it has one."""
+        worker = self._turns.pop(batch)
+        self._streams[worker] = self._streams[worker].advanced(packed)
+
+    def follow(self, epoch_before: StreamFeed) -> None:
+        """The same workers have done the epoch before."""
+        self._streams = [place.following() for place in epoch_before._streams]
+
+    def progress(self) -> StreamProgress:
+        turn = self._turns[self.out[0]] if self.out and self._fair else self._next
+        return StreamProgress(len(self._streams), turn, tuple(self._streams))
 
     def unfinished(self, worker: int) -> bool:
         """Whether a worker's stream has not ended."""
         return worker in self._active or worker in self._turns.values()
 
 
-def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Iterable[Any]) -> Feed:
+Epoch = Iterable[Any] | Course | StreamProgress
+"""A sampler, or what is left of an interrupted epoch."""
+
+
+def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch) -> Feed:
     """The feed of one epoch. Its first batch is drawn from the sampler when it is posted."""
-    keys = batches_of(sampler)
-    return TicketFeed(epoch, seed, plan, keys) if plan.source is Source.MAP else StreamFeed(epoch, seed, plan)
+    if plan.source is Source.ITERABLE:
+        return StreamFeed(epoch, seed, plan, sampler if isinstance(sampler, StreamProgress) else None)
+    assert not isinstance(sampler, StreamProgress)
+    return TicketFeed(epoch, seed, plan, sampler if isinstance(sampler, Course) else begin_course(sampler))

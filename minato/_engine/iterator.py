@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from torch.autograd import profiler
@@ -13,6 +15,7 @@ from .._device.pinning import Pinner, make_pinner
 from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
 from .onto_device import make_prefetcher
+from .progress import Track
 
 __all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner", "make_prefetcher"]
 
@@ -20,11 +23,11 @@ __all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator"
 class LengthWatch:
     """Warns, as torch does, when an iterable dataset yields more than its `len` promised."""
 
-    def __init__(self, dataset: object, promised: int | None, workers: int) -> None:
+    def __init__(self, dataset: object, promised: int | None, workers: int, yielded: int = 0) -> None:
         self._dataset = dataset
         self._promised = promised
         self._workers = workers
-        self._yielded = 0
+        self._yielded = yielded
 
     def count(self) -> None:
         """One more batch was delivered."""
@@ -58,10 +61,13 @@ class LoaderIterator(Iterator[Any]):
         length: Callable[[], int],
         watch: LengthWatch,
         pinner: Pinner,
+        track: Track,
         prefetcher: DevicePrefetcher | None = None,
     ) -> None:
         """`prefetcher`: takes the batches, pins them, and gives them out on a device."""
         self._batches = batches if prefetcher is None else prefetcher
+        self.track = track
+        """The epoch, for whoever wants to know how far it has come."""
         self._length = length
         self._watch = watch
         self._pinner = pinner if prefetcher is None else Pinner(None)
@@ -84,7 +90,7 @@ class LoaderIterator(Iterator[Any]):
         try:
             data = self._batches.next_batch()
         except StopIteration:
-            self._exhausted = True
+            self._exhausted = self.track.finished = True
             self._finished()
             raise
         self._watch.count()
@@ -115,10 +121,11 @@ class WorkerIterator(LoaderIterator):
         length: Callable[[], int],
         watch: LengthWatch,
         pinner: Pinner,
+        track: Track,
         persistent: bool,
         prefetcher: DevicePrefetcher | None = None,
     ) -> None:
-        super().__init__(engine, length, watch, pinner, prefetcher)
+        super().__init__(engine, length, watch, pinner, track, prefetcher)
         self._engine = engine
         self._persistent = persistent
         self._finalizer = weakref.finalize(self, _end, engine, prefetcher)
@@ -131,6 +138,7 @@ class WorkerIterator(LoaderIterator):
         if self._prefetcher is not None:
             self._prefetcher.restart()
         self._engine.start_epoch(sampler, seed)
+        self.track = replace(self._engine.track(), pipe_seed=seed)
 
     @property
     def closed(self) -> bool:
@@ -149,6 +157,15 @@ class WorkerIterator(LoaderIterator):
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return self._engine.worker_pids
+
+    # torch's private names, which some trainers use to end workers early
+
+    @property
+    def _workers(self) -> list[BaseProcess]:
+        return self._engine.worker_processes
+
+    def _shutdown_workers(self) -> None:
+        self.close()
 
 
 def _end(engine: Engine, prefetcher: DevicePrefetcher | None) -> None:

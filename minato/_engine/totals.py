@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from .._errors import SampleError
+
+MOST_NAMED = 100  # keys of samples left out that are remembered, the newest
 
 
 @dataclass(slots=True)
@@ -18,3 +25,29 @@ class Totals:
     wait_seconds: float = 0.0
     worker_restarts: int = 0
     epochs_started_ahead: int = 0
+    samples_fast: int = 0
+    samples_slow: int = 0
+    samples_retried: int = 0
+    samples_skipped: int = 0
+    skipped: tuple[Any, ...] = ()
+
+    def count_skipped(self, count: int, keys: Sequence[Any], failure: SampleError) -> None:
+        """Samples were left out. The first time in a loader's life, a warning says so."""
+        if not self.samples_skipped:
+            warnings.warn(
+                f"{_named(failure)} failed ({failure.stage}: {type(failure.error).__name__}: "
+                f"{failure.error}) and is left out, as on_error says; loader.stats() counts and names what is left "
+                f"out from now on",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.samples_skipped += count
+        self.skipped = (*self.skipped, *keys)[-MOST_NAMED:]
+
+
+def _named(failure: SampleError) -> str:
+    if failure.position is None:
+        return (
+            f"a sample of worker {failure.worker}'s stream" if failure.worker is not None else "a sample of the stream"
+        )
+    return f"sample index {failure.index!r}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any
 
 from .._errors import CapturedError
 
-Describe = Callable[[object], str]
+Capture = Callable[[Exception, object], CapturedError]
+"""Makes an exception and the key it is about into what takes the sample's place."""
 
 
 def has_getitems(dataset: Any) -> bool:
@@ -15,28 +16,64 @@ def has_getitems(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
+Word = MutableSequence[int] | memoryview
+"""A number that others may look at: the only item of a sequence."""
+NOBODY_LOOKS: Word = [0]
+
+
 def fetch_each(
-    dataset: Any, keys: Sequence[Any], reseed: Callable[[int], None] | None, where: Describe, first: int = 0
+    dataset: Any,
+    keys: Sequence[Any],
+    reseed: Callable[[int], None] | None,
+    capture: Capture,
+    first: int = 0,
+    current: Word = NOBODY_LOOKS,
 ) -> list[Any]:
     """`dataset[key]` for each key. An exception takes its sample's place as a CapturedError.
 
     `reseed`, if given, is called with the number of each sample, counted from `first` on, before it is fetched.
+    `current[0]` is that number while it is fetched, and -1 afterwards.
     """
     samples: list[Any] = []
     for number, key in enumerate(keys, first):
+        current[0] = number
         if reseed is not None:
             reseed(number)
         try:
             samples.append(dataset[key])
         except Exception as error:
-            samples.append(CapturedError.capture(error, where(key)))
+            samples.append(capture(error, key))
+    current[0] = -1
     return samples
 
 
-def fetch_together(dataset: Any, keys: Sequence[Any], where: Describe) -> list[Any]:
+def fetch_together(
+    dataset: Any,
+    keys: Sequence[Any],
+    capture: Capture,
+    one_by_one: bool = False,
+    current: Word = NOBODY_LOOKS,
+) -> list[Any]:
     """One `__getitems__` call, which may return more or fewer samples than it was asked for. An exception takes the
-    place of all samples."""
+    place of all samples; with `one_by_one` each is then asked for alone, to see which of them fail. `current` as for
+    `fetch_each`, as far as a sample is asked for alone."""
+    current[0] = 0 if len(keys) == 1 else -1
     try:
         return list(dataset.__getitems__(list(keys)))
     except Exception as error:
-        return [CapturedError.capture(error, where(list(keys)))] * len(keys)
+        if not one_by_one or len(keys) == 1:
+            return [capture(error, list(keys))] * len(keys)
+    finally:
+        current[0] = -1
+    return fetch_each(_OneByOne(dataset), keys, None, capture, current=current)
+
+
+class _OneByOne:
+    """A dataset that is asked for several samples at once, one at a time."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, key: Any) -> Any:
+        (sample,) = self._dataset.__getitems__([key])
+        return sample

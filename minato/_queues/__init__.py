@@ -4,6 +4,7 @@ arena.py     the sparse file behind batches; maps pieces of it into this process
 control.py   the words of the control block and the lock over them
 board.py     what may be done with those words; posting.py: by the main process; taking.py: by workers
 recovery.py  what a dead worker had in hand is posted again
+reopening.py failed rows are opened again, or left out
 keys.py      the keys of tickets
 rows.py      the row table, fixed rows and heap of one slot
 layout.py    the fixed layout of a sample: learning it, writing columns of it, building batches over it

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .._errors import InternalError
 from .arena import Arena, Stretch
-from .control import Batch, ControlBlock, Flag, Header, State
+from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, State
 from .rows import Column, Kind, Words, table, table_bytes
 
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
@@ -60,6 +60,15 @@ class Board:
                 words[Header.FREE_SLOTS] = count - 1
             words[Header.BINDING] = 0
 
+    def parked(self, worker: int) -> list[tuple[int, int]]:
+        """(batch, place) of the tickets a worker has put aside. Takes no lock."""
+        entries = (self.control.parked(worker, entry) for entry in range(PARKED_PER_WORKER))
+        return [
+            (self._words[at + Parked.BATCH] - 1, self._words[at + Parked.PLACE])
+            for at in entries
+            if self._words[at + Parked.BATCH]
+        ]
+
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""
         kept = self._tables.get(slot)
@@ -80,12 +89,10 @@ class Board:
 
 def complete(words: memoryview, at: int, table: Words) -> bool:
     """All rows of the batch with the record at `at` are there: it becomes ready, or (True) has to be collated first."""
-    kinds = table[: words[at + Batch.FILLED], Column.KIND]
-    if (kinds == Kind.FAILED).any():
+    kinds, flags = table[: words[at + Batch.FILLED], Column.KIND], words[at + Batch.FLAGS]
+    if not flags & Flag.SHORT and (kinds == Kind.FAILED).any():
         words[at + Batch.FLAGS] |= Flag.ERROR
-    elif not words[at + Batch.FLAGS] & Flag.RESULT and (
-        words[at + Batch.FLAGS] & Flag.COLLATE or (kinds == Kind.PICKLED).any()
-    ):
+    elif not flags & Flag.RESULT and (flags & (Flag.COLLATE | Flag.SHORT) or (kinds == Kind.PICKLED).any()):
         words[at + Batch.STATE] = State.COLLATING
         return True
     words[at + Batch.STATE] = State.READY

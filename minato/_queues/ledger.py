@@ -55,9 +55,19 @@ class Ledger:
             self._delivered = np.concatenate([self._delivered, np.zeros_like(self._delivered)])
         return first
 
+    def home_of(self, position: int) -> tuple[int, int]:
+        """The batch a position that is not delivered was given out with, and its place there."""
+        batch, first = next((b, first) for b, (first, _) in reversed(self._open.items()) if first <= position)
+        return batch, position - first
+
     def is_delivered(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """For each of `count` positions from `first` on, whether it was delivered."""
         return self._delivered[first : first + count]
+
+    def undelivered(self) -> npt.NDArray[np.int64]:
+        """Positions given out and not delivered, ascending. Looks only at those since the oldest of them."""
+        first = next((first for first, _ in self._open.values()), self._issued)
+        return np.flatnonzero(~self._delivered[first : self._issued]) + first
 
     def deliver(self, positions: npt.NDArray[np.int64]) -> None:
         """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""

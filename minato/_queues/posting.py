@@ -9,8 +9,8 @@ from .._records import Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
-from .control import BATCH_WORDS, Batch, Flag, Header, Phase, State, Worker
-from .keys import Keys, read_keys, unpickled, write_keys
+from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Flag, Header, Phase, State, Worker
+from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
 
@@ -29,9 +29,11 @@ class PostingBoard(Board):
         flags: int,
         first: bool,
         worker: int = -1,
+        shift: int = 0,
     ) -> int:
         """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
-        epoch. `worker`: only that worker's stream may fill it. Returns the batch's number."""
+        epoch. `worker`: only that worker's stream may fill it. `shift`: from positions to those that seeds are derived
+        from. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
@@ -50,6 +52,7 @@ class PostingBoard(Board):
         record[Batch.STATE] = State.OPEN
         record[Batch.FLAGS] = flags
         record[Batch.WORKER] = worker
+        record[Batch.SHIFT] = shift
         with self._lock:
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
@@ -80,6 +83,10 @@ class PostingBoard(Board):
     def state(self, batch: int) -> int:
         """The state of a batch, as far as this process has seen."""
         return self._words[self.control.batch(batch) + Batch.STATE]
+
+    def is_sound(self, batch: int) -> bool:
+        """Whether a batch is complete and carries no error."""
+        return self.state(batch) == State.READY and not self.field(batch, Batch.FLAGS) & Flag.ERROR
 
     def first_ready(self, batches: Sequence[int]) -> int | None:
         """The first of `batches` that is complete; all its memory is visible to this process."""
@@ -117,7 +124,7 @@ class PostingBoard(Board):
 
     def filled(self, batch: int) -> int:
         """Samples in a ready batch."""
-        return self.field(batch, Batch.FILLED)
+        return self.field(batch, Batch.FILLED) - self.field(batch, Batch.LEFT_OUT)
 
     def nbytes(self, batch: int) -> int:
         """Bytes of its slot that a ready batch takes."""
@@ -134,7 +141,9 @@ class PostingBoard(Board):
             batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
-        return Hand(batch, first, count, unpickled(keys))
+            making = self._words[me + Worker.CURRENT]
+        current = first + making if 0 <= making < count else None
+        return Hand(batch, first, count, bare(unpickled(keys)), current)
 
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""
@@ -145,10 +154,39 @@ class PostingBoard(Board):
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
 
+    def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
+        """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
+        go on from. Takes no lock: a run that is overwritten meanwhile is read as the newer one."""
+        words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
+        first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
+        places = (self.control.times(worker, count) for count in range(first, now))
+        return [(words[at], words[at + 1]) for at in places], now
+
+    def set_threshold(self, seconds: float | None) -> None:
+        """From when on a sample counts as slow."""
+        self._words[Header.THRESHOLD_NS] = 0 if seconds is None else max(1, int(seconds * 1e9))
+
+    def engage(self, worker: int) -> None:
+        """A worker is about to be started."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 0
+        self._words[self.control.worker(worker) + Worker.TIMES] = 0
+
+    def dismiss(self, worker: int) -> None:
+        """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 1
+
+    def note_left(self, worker: int) -> None:
+        """A worker that was dismissed has ended, with nothing in hand."""
+        self._words[self.control.worker(worker) + Worker.PHASE] = Phase.ABSENT
+
+    def set_active(self, workers: int) -> None:
+        """How many workers share a batch's tickets from now on."""
+        self._words[Header.ACTIVE] = workers
+
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
-        held: set[int] = set()
         with self._lock:
+            held = {batch for worker in range(self.control.workers) for batch, _ in self.parked(worker)}
             for me in map(self.control.worker, range(self.control.workers)):
                 if self._words[me + Worker.COUNT]:
                     held.add(self._words[me + Worker.BATCH])

@@ -38,6 +38,7 @@ class MapLoop:
         self._together = plan.collate is not Collate.NONE and has_getitems(context.dataset)
         self._whole_from = WHOLE_FROM if self._by_function or self._together else 0
         self._in_rows = not self._whole_from
+        self._mends = plan.mends
         self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
         self._randomness = Randomness()
 
@@ -68,11 +69,12 @@ class MapLoop:
     def _fetch_into(self, place: Place, run: Run) -> None:
         """Fetch the run's samples and write them into their rows, a part of the run at a time."""
         dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
+        current = self._board.current
         step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             for first in range(0, len(keys), step):
-                samples = fetch_each(dataset, keys[first : first + step], reseed, self._where, first)
+                samples = fetch_each(dataset, keys[first : first + step], reseed, self._capture, first, current)
                 self._writer.write(Place(place.batch, place.row + first, len(samples)), samples)
                 del samples  # the next ones use their memory
             return []
@@ -82,21 +84,21 @@ class MapLoop:
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        dataset, keys = self._context.dataset, run.keys
+        dataset, keys, current = self._context.dataset, run.keys, self._board.current
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:
-                return fetch_each(dataset, keys, reseed, self._where)
+                return fetch_each(dataset, keys, reseed, self._capture, current=current)
             if reseed is not None:
                 reseed(0)
-            return fetch_together(dataset, keys, self._where)
+            return fetch_together(dataset, keys, self._capture, self._mends, current)
 
         return self._measured(run, fetch)
 
     def _measured(self, run: Run, fetch: Fetch) -> list[Any]:
         """Call `fetch` under the seeds of the run's samples."""
         started = time.perf_counter()
-        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.position + n, run.keys[n]))
+        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]))
         self._sizer.observe(len(run.keys), time.perf_counter() - started)
         return samples
 
@@ -132,12 +134,17 @@ class MapLoop:
             self._writer.collate_rows(place.batch)
 
     def _collate_here(self, batch: int, samples: Sequence[Any], positions: range) -> None:
-        """Hand in a whole batch: its collation, or the first error among its samples."""
+        """Hand in a whole batch: its collation, or the first error among its samples; all of them, if samples may be
+        fetched again or left out."""
         error = next((s for s in samples if type(s) is CapturedError), None)
         if error is None:
             self._writer.collate(batch, samples, positions)
+        elif self._mends:
+            self._writer.write(Place(batch, 0, len(samples)), samples)
+            self._commit(Place(batch, 0, len(samples)), positions)
         else:
             self._writer.fail(batch, error, positions)
 
-    def _where(self, key: object) -> str:
-        return f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"
+    def _capture(self, error: Exception, key: object) -> CapturedError:
+        where = f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"
+        return CapturedError.capture(error, where, self._worker)

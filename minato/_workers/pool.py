@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
@@ -36,6 +37,17 @@ STOP_GRACE_S = 0.6  # seconds for workers to finish the sample in hand; an aband
 TERM_GRACE_S = 0.2  # seconds between SIGTERM and SIGKILL
 
 
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """What is known of a worker that ended."""
+
+    pid: int
+    code: int | None
+    """Exit code; negative: the signal that killed it; None: not known."""
+    peak_bytes: int | None
+    """The most memory it ever had resident, what it shared with others included; None: not known."""
+
+
 class WorkerPool:
     """The worker processes of one engine. Methods are called by the consuming thread, except `_start_all`."""
 
@@ -49,12 +61,14 @@ class WorkerPool:
         self._forks = context.get_start_method() == "fork"
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(plan.num_workers)]
+            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(board.control.workers)]
             self._parent_read, parent_write = open_lifeline()
             opened.callback(close_lifeline, self._parent_read, parent_write)
             self._descriptors = opened.pop_all()
         self._processes: dict[int, BaseProcess] = {}
         self._pidfds: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        """Workers that were dismissed and have not ended yet."""
         self._poll = select.poll()
         self._poll.register(self.ready, select.POLLIN)
         self._starter: threading.Thread | None = None
@@ -68,6 +82,7 @@ class WorkerPool:
     def start(self, arena: Arena) -> None:
         """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started."""
         workers = range(self._plan.num_workers)
+        self._board.set_active(len(workers))
         all_generators()  # found here once, not by every forked worker
         if self._forks:
             for worker in workers:
@@ -80,8 +95,12 @@ class WorkerPool:
         self._starter.start()
 
     def restart(self, worker: int) -> None:
-        """Start a worker in the place of one that died."""
-        self._start_one(worker)
+        """Start a worker in the place of one that died; one that was to end anyway needs no other."""
+        if worker in self._leaving:
+            self._leaving.discard(worker)
+            self._board.note_left(worker)
+        else:
+            self._start_one(worker)
 
     def _start_all(self, workers: Iterable[int]) -> None:
         try:
@@ -100,6 +119,7 @@ class WorkerPool:
             raise error
 
     def _start_one(self, worker: int) -> None:
+        self._board.engage(worker)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_main, args=(self._spec(worker),), name=f"minato-worker-{worker}", daemon=False
         )
@@ -119,12 +139,46 @@ class WorkerPool:
             base_seed=self._base_seed,
             control=Handle(self._board.control.fd),
             batches=self._board.control.batches,
+            workers=self._board.control.workers,
             arena=Handle(self._board.arena.fd),
             wake=Handle(self._wake[worker]),
             ready=Handle(self.ready),
             parent=Handle(self._parent_read),
             program=self._program,
         )
+
+    # ---- more and fewer -------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        """Workers that run or are being started, but for those that are leaving."""
+        return len(self._pidfds) - len(self._leaving)
+
+    def resize(self, workers: int) -> None:
+        """Start workers, or let some go once they have finished what is in their hands, until `workers` are active.
+        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Does nothing
+        while the first workers are being started."""
+        if self._starter is not None and self._starter.is_alive():
+            return
+        with self._lock:
+            staying = [worker for worker in self._pidfds if worker not in self._leaving]
+            absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
+        for worker in absent[: max(0, workers - len(staying))]:
+            self._start_one(worker)
+        for worker in sorted(staying)[workers:]:
+            self._leaving.add(worker)
+            self._board.dismiss(worker)
+            self.wake([worker])
+        self._board.set_active(self.active)
+
+    def _see_off(self, ended: list[int]) -> list[int]:
+        """Bury workers that ended because they were dismissed; returns the others."""
+        left = [w for w in ended if w in self._leaving and self._processes[w].exitcode == 0]
+        for worker in left:
+            self.bury(worker)
+            self._leaving.discard(worker)
+            self._board.note_left(worker)
+        return [worker for worker in ended if worker not in left]
 
     # ---- wake, wait, watch ----------------------------------------------------------------------------------------
 
@@ -144,7 +198,8 @@ class WorkerPool:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.ready)
         with self._lock:
-            return [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+            ended = [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+        return self._see_off(ended) if self._leaving else ended
 
     def interrupt(self) -> None:
         """Make a thread that is in `wait` return."""
@@ -162,16 +217,23 @@ class WorkerPool:
         with self._lock:
             return {worker: self._processes[worker].pid or 0 for worker in self._pidfds}
 
-    def bury(self, worker: int) -> tuple[int, int | None]:
-        """Collect a dead worker; returns its pid and exit code (negative: the signal that killed it)."""
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        with self._lock:
+            return [self._processes[worker] for worker in sorted(self._pidfds)]
+
+    def bury(self, worker: int) -> Burial:
+        """Collect a dead worker."""
         with self._lock:
             process = self._processes.pop(worker)
             self._forget(worker)
+        peak_bytes = _reap(process)
         process.join()
-        pid, code = process.pid or 0, process.exitcode
+        burial = Burial(process.pid or 0, process.exitcode, peak_bytes)
         with contextlib.suppress(ValueError):  # somebody else has waited for it: multiprocessing thinks it still runs
             process.close()
-        return pid, code
+        return burial
 
     def _forget(self, worker: int) -> None:
         pidfd = self._pidfds.pop(worker)
@@ -210,6 +272,16 @@ class WorkerPool:
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
+
+
+def _reap(process: BaseProcess) -> int | None:
+    """Wait for a process that has ended; returns its peak memory, which multiprocessing's own way does not tell."""
+    try:
+        _, status, usage = os.wait4(process.pid or 0, 0)
+    except ChildProcessError:  # the fork server's child, or somebody else has waited for it
+        return None
+    process._popen.returncode = os.waitstatus_to_exitcode(status)  # type: ignore[attr-defined]
+    return usage.ru_maxrss * 1024
 
 
 _ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

@@ -7,7 +7,7 @@ its result (or its error) is what torch's loader gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._errors import CapturedError
@@ -15,7 +15,7 @@ from .._plan import Collate
 from .._queues import codec
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
-from .._queues.control import Batch, Flag
+from .._queues.control import Batch, Current, Flag
 from .._queues.layout import Columns
 from .._queues.layout_book import LayoutBook
 from .._queues.mapping import Bytes
@@ -25,6 +25,8 @@ from .._queues.texts import texts_of_row
 from .._records import Place
 from .generators import mix
 from .randomness import COLLATE_SALT, Randomness, Reseed
+
+OfBatch = Callable[[int], object]
 
 
 class BatchWriter:
@@ -101,7 +103,8 @@ class BatchWriter:
         try:
             return Kind.PICKLED, self._store(batch, slot, sample)
         except Exception as error:
-            failure = CapturedError.capture(error, f"in DataLoader worker process {self._worker}, pickling a sample")
+            where = f"in DataLoader worker process {self._worker}, pickling a sample"
+            failure = CapturedError.capture(error, where, self._worker)
             return Kind.FAILED, self._store(batch, slot, failure)
 
     def _store(self, batch: int, slot: int, value: object) -> int:
@@ -120,7 +123,10 @@ class BatchWriter:
         word, rows, filled = (board.field(batch, f) for f in (Batch.LAYOUT, Batch.ROWS, Batch.FILLED))
         memory = self._arena.view(Stretch.SLOT, slot, board.field(batch, Batch.HEAP_TOP))
         table = board.row_table(slot, rows)
-        self.collate(batch, [self._read_row(table, row, memory, slot, word, rows) for row in range(filled)])
+        chosen: Iterable[int] = range(filled)
+        if board.field(batch, Batch.FLAGS) & Flag.SHORT:
+            chosen = [row for row in chosen if table[row, Column.KIND] != Kind.FAILED]
+        self.collate(batch, [self._read_row(table, row, memory, slot, word, rows) for row in chosen])
 
     def _read_row(self, table: Words, row: int, memory: Bytes, slot: int, word: int, rows: int) -> Any:
         # Copied: a collate function may keep a sample, and the slot will hold another batch one day.
@@ -129,28 +135,43 @@ class BatchWriter:
         texts = texts_of_row(table, row, memory) if self._book.layout(word).texts else []
         return self._columns_of(slot, word, rows).read(row, texts)
 
-    def collate(self, batch: int, samples: Sequence[Any], positions: range = range(0)) -> None:
+    def collate(
+        self, batch: int, samples: Sequence[Any], positions: range = range(0), before_finish: OfBatch | None = None
+    ) -> None:
         """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
-        the samples, if their rows were not committed before."""
+        the samples, if their rows were not committed before. `before_finish`: what is to be done before the batch is
+        ready."""
         slot = self._board.bind_slot(batch)
         flags = Flag.RESULT
+        self._board.current[0] = Current.COLLATION
         try:
             offset = self._store(batch, slot, self._collated(batch, samples))
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, collating"
-            offset, flags = self._store(batch, slot, CapturedError.capture(error, where)), flags | Flag.ERROR
+            captured = CapturedError.capture(error, where, self._worker, "collate")
+            offset, flags = self._store(batch, slot, captured), flags | Flag.ERROR
+        if before_finish is not None:
+            before_finish(batch)
+        self._board.current[0] = Current.NOTHING
         self._board.finish(batch, offset, flags, positions)
 
-    def fail(self, batch: int, error: CapturedError, positions: range) -> None:
+    def fail(self, batch: int, error: CapturedError, positions: range, before_finish: OfBatch | None = None) -> None:
         """Hand in an error as the result of a batch."""
         offset = self._store(batch, self._board.bind_slot(batch), error)
+        if before_finish is not None:
+            before_finish(batch)
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
+
+    def save_stream_state(self, batch: int, packed: bytes) -> None:
+        """Leave the state of this worker's stream with a batch that is not ready yet."""
+        self._board.note_stream_state(batch, self._store(batch, self._board.bind_slot(batch), packed))
 
     def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
         value = samples[0] if self._single else list(samples)
         if self._randomness is None:
             return self._function(value)
         seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)
+        position += self._board.field(batch, Batch.SHIFT)
 
         def call(reseed: Reseed | None) -> list[Any]:
             if reseed is not None:

@@ -68,14 +68,14 @@ class DiesOnce(Rows):
 class DiesAlways(Rows):
     """Sample `deadly` kills every worker that touches it."""
 
-    def __init__(self, length, deadly, marks):
+    def __init__(self, length, deadly, marks, way="SIGKILL"):
         super().__init__(length)
-        self.deadly, self.marks = deadly, marks
+        self.deadly, self.marks, self.way = deadly, marks, way
 
     def __getitem__(self, index):
         if index == self.deadly:
             self.marks.sign("death")
-            die("SIGKILL")
+            die(self.way)
         return row(index)
 
 
@@ -126,6 +126,18 @@ class DiesStarting:
     def __call__(self, worker_id):
         if worker_id == 0 and (self.marks.once("death-start", os.getpid()) or self.always):
             die(self.way)
+        self.marks.sign("started")
+
+
+class DiesStartingOften:
+    """As worker_init_fn: worker 0 dies in its start, `times` times."""
+
+    def __init__(self, marks, times):
+        self.marks, self.times = marks, times
+
+    def __call__(self, worker_id):
+        if worker_id == 0 and any(self.marks.once(f"death-{number}") for number in range(self.times)):
+            die("SIGKILL")
         self.marks.sign("started")
 
 

@@ -111,7 +111,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     ("fetcher", "parallel", ValueError, "'sequential', 'threaded' or 'asyncio'"),
     ("num_fetch_workers", 0, ValueError, "at least 1"),
     ("batch_pool", -1, ValueError, "at least 0"),
-    ("on_error", "ignore", ValueError, "'raise', 'skip' or a callable"),
+    ("on_error", "ignore", ValueError, "'raise', 'skip', or a function"),
+    ("on_error", None, ValueError, "'raise', 'skip', or a function"),
+    ("on_error", ValueError, ValueError, "'raise', 'skip', or a function"),
 ]
 
 
@@ -143,10 +145,15 @@ def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
         check(**{name: "x"})
 
 
-@pytest.mark.parametrize(("name", "value"), [("fetcher", "threaded"), ("fetcher", "asyncio"), ("on_error", "skip")])
+@pytest.mark.parametrize(("name", "value"), [("fetcher", "threaded"), ("fetcher", "asyncio")])
 def test_values_that_are_not_there_yet_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='{value}' is not available in this version; use {name}="):
         check(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["raise", "skip", print], ids=str)
+def test_ways_to_treat_errors_are_accepted(value: Any) -> None:
+    check(on_error=value)
 
 
 @pytest.mark.parametrize(("value", "error"), [("auto", ValueError), ("2", TypeError), (2.0, TypeError)])

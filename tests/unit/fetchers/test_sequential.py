@@ -10,8 +10,8 @@ from minato._errors import CapturedError
 from minato._fetchers.sequential import fetch_each, fetch_together, has_getitems
 
 
-def where(key: object) -> str:
-    return f"at {key!r}"
+def capture(error: Exception, key: object) -> CapturedError:
+    return CapturedError.capture(error, f"at {key!r}")
 
 
 class Fragile:
@@ -34,11 +34,11 @@ class Together(Fragile):
 
 
 def test_each_sample_is_fetched_in_order() -> None:
-    assert fetch_each(Fragile(), (2, 1, 1), None, where) == [20, 10, 10]
+    assert fetch_each(Fragile(), (2, 1, 1), None, capture) == [20, 10, 10]
 
 
 def test_an_error_takes_only_its_own_place() -> None:
-    first, error, last = fetch_each(Fragile(), [1, 3, 2], None, where)
+    first, error, last = fetch_each(Fragile(), [1, 3, 2], None, capture)
     assert (first, last) == (10, 20)
     assert isinstance(error, CapturedError)
     assert error.where == "at 3"
@@ -53,7 +53,7 @@ def test_reseeding_comes_before_each_sample() -> None:
             events.append(key)
             raise ValueError
 
-    fetch_each(Noting(), ["a", "b"], lambda number: events.append(number), where)
+    fetch_each(Noting(), ["a", "b"], lambda number: events.append(number), capture)
     assert events == [0, "a", 1, "b"]
 
 
@@ -64,25 +64,33 @@ def test_what_is_not_an_error_goes_through(stop: type[BaseException]) -> None:
             raise stop
 
     with pytest.raises(stop):
-        fetch_each(Stopping(), [0], None, where)
+        fetch_each(Stopping(), [0], None, capture)
 
 
 def test_samples_are_fetched_together_as_a_list() -> None:
     dataset = Together()
-    assert fetch_together(dataset, (1, 2), where) == [10, 20]
+    assert fetch_together(dataset, (1, 2), capture) == [10, 20]
     assert dataset.asked == [[1, 2]]
 
 
 @pytest.mark.parametrize("result", [[1], [1, 2, 3], [], (4, 5)])
 def test_the_dataset_decides_how_many_samples_it_returns(result: Any) -> None:
     """As with torch, which passes on whatever `__getitems__` returns."""
-    assert fetch_together(Together(result), [7, 8], where) == list(result)
+    assert fetch_together(Together(result), [7, 8], capture) == list(result)
 
 
 def test_an_error_of_fetching_together_takes_all_places() -> None:
-    samples = fetch_together(Together(), [1, 3], where)
+    samples = fetch_together(Together(), [1, 3], capture)
     assert [type(s) for s in samples] == [CapturedError] * 2
     assert samples[0].where == "at [1, 3]"
+
+
+def test_after_an_error_of_fetching_together_each_may_be_fetched_alone() -> None:
+    dataset = Together()
+    first, error, last = fetch_together(dataset, [1, 3, 2], capture, one_by_one=True)
+    assert (first, last) == (10, 20)
+    assert error.where == "at 3"
+    assert dataset.asked == [[1, 3, 2], [1], [3], [2]]
 
 
 @pytest.mark.parametrize(
