@@ -158,16 +158,17 @@ class DevicePrefetcher:
             raise StopIteration
         lane = self._lanes[self._handed_out % len(self._lanes)]
         self._handed_out += 1
-        entry = lane.queue.popleft()
+        try:
+            entry = lane.queue.popleft()
+        except IndexError:  # another thread has just closed the loader
+            raise LoaderClosed("the loader was closed while this iterator was asked for a batch") from None
         if isinstance(entry, _Failed):
             error = entry.error
             try:
                 raise error
             finally:
-                del (
-                    error,
-                    entry,
-                )  # its traceback refers to this frame: no cycle, or everything here waits for the collector
+                # Its traceback refers to this frame: with a cycle, everything here would wait for the collector.
+                del error, entry
         return lane.hand_out(entry)
 
     @property
@@ -178,11 +179,15 @@ class DevicePrefetcher:
     def _copy_ahead(self) -> None:
         """Make sure that there is something to return, and begin to copy what is ready besides."""
         most = 1 + self._depth * len(self._lanes)  # one is about to be handed out
+        self._let_go_of_copied()
         while not self._ended and self.waiting < most and not self._has_failed():
-            for lane in self._lanes:
-                lane.let_go_of_copied()  # first: the loader may need that memory for the batch it is asked for
             if not self._take_one():
                 return
+            self._let_go_of_copied()  # the loader may need that memory for the next batch
+
+    def _let_go_of_copied(self) -> None:
+        for lane in self._lanes:
+            lane.let_go_of_copied()
 
     def _take_one(self) -> bool:
         """Put the next batch, or the error in its place, into the queue of the device whose turn it is. False at the

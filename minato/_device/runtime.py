@@ -72,9 +72,7 @@ class AcceleratorRuntime:
 
     def resolve(self, device: torch.device) -> torch.device:
         number: int | None = device.index
-        if number is not None:
-            return device
-        return torch.device(device.type, torch.accelerator.current_device_index())
+        return torch.accelerator.current_stream().device if number is None else device
 
     def new_stream(self, device: torch.device) -> Stream:
         return torch.Stream(device)

@@ -10,5 +10,6 @@ guard.py        signals, and dying with the parent
 hazards.py      what a fork would share to harm; handles.py: which objects those are; copies.py: what it would copy
 walk.py         a bounded look through what a dataset refers to
 pool.py         main process: start, wake, watch and stop workers
+stages.py       samples in stages: load, then one transform after the other (splitting.py); not used by the loops yet
 sync.py         attribute changes of the dataset for persistent workers
 """

@@ -140,6 +140,16 @@ def test_memory_is_let_go_before_the_loader_is_asked_for_more() -> None:
     assert held == [0, 1, 0]
 
 
+def test_memory_is_let_go_while_the_last_batches_are_handed_out() -> None:
+    runtime = FakeRuntime()
+    prefetcher = make(Source(tensors(4)), runtime, depth=3)
+    prefetcher.next_batch()
+    prefetcher.next_batch()  # finds the end
+    runtime.side[0].work()
+    prefetcher.next_batch()
+    assert runtime.held == 0
+
+
 def test_any_structure_is_copied_and_the_rest_is_kept() -> None:
     runtime = FakeRuntime(at_once=True)
     batch = {"x": torch.zeros(2), "more": [(torch.ones(1), "name")], "array": (array := object())}
@@ -254,6 +264,16 @@ def test_of_a_closed_loader_nothing_is_handed_out() -> None:
         prefetcher.next_batch()
     assert runtime.held == 0
     assert prefetcher.waiting == 0
+
+
+def test_a_close_by_another_thread_in_between_is_said_so() -> None:
+    source = Source(tensors(4))
+    prefetcher = make(source, FakeRuntime(), depth=1)
+    prefetcher.next_batch()
+    source.ready = 0
+    prefetcher._is_ready = lambda: bool(prefetcher._lanes[0].queue.clear())  # as if just then
+    with pytest.raises(LoaderClosed, match="closed while"):
+        prefetcher.next_batch()
 
 
 def test_several_devices_get_the_batches_in_turn_each_with_its_own_stream_and_queue() -> None:

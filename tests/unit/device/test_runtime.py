@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,28 +12,30 @@ from minato._device.runtime import AcceleratorRuntime
 ONE, TWO = torch.device("cuda:0"), torch.device("cuda:1")
 
 
+class Stream(NamedTuple):
+    device: torch.device
+    name: str
+
+
 class Accelerators:
     """Two devices, each with a current stream, of which one is the current device."""
 
     def __init__(self) -> None:
         self.current = ONE
-        self.streams: dict[torch.device, tuple[torch.device, str]] = {ONE: (ONE, "user"), TWO: (TWO, "user")}
+        self.streams = {ONE: Stream(ONE, "user"), TWO: Stream(TWO, "user")}
 
     def current_stream(self, device: torch.device | None = None) -> Any:
         return self.streams[self.current if device is None else device]
 
-    def set_stream(self, stream: tuple[torch.device, str]) -> None:
-        self.current = stream[0]
-        self.streams[stream[0]] = stream
-
-    def current_device_index(self) -> int:
-        return self.current.index
+    def set_stream(self, stream: Stream) -> None:
+        self.current = stream.device
+        self.streams[stream.device] = stream
 
 
 @pytest.fixture
 def accelerators(monkeypatch: pytest.MonkeyPatch) -> Accelerators:
     fake = Accelerators()
-    for name in ("current_stream", "set_stream", "current_device_index"):
+    for name in ("current_stream", "set_stream"):
         monkeypatch.setattr(torch.accelerator, name, getattr(fake, name))
     return fake
 
@@ -43,9 +45,9 @@ def test_streams_and_current_device_are_put_back_also_after_an_error(
     accelerators: Accelerators, device: torch.device
 ) -> None:
     before = dict(accelerators.streams)
-    with pytest.raises(ValueError, match="inside"), AcceleratorRuntime().working_on((device, "side"), device):
+    with pytest.raises(ValueError, match="inside"), AcceleratorRuntime().working_on(Stream(device, "side"), device):
         assert accelerators.current == device
-        assert accelerators.current_stream() == (device, "side")
+        assert accelerators.current_stream() == Stream(device, "side")
         raise ValueError("inside")
     assert accelerators.streams == before
     assert accelerators.current == ONE
