@@ -14,7 +14,10 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from minato import DataLoader
+from minato._engine import onto_device
+from minato._engine.delivery import Delivery
 from minato.errors import LoaderClosed
+from tests.support.devices import FakeRuntime
 
 from .data import DiesOnce, Rows
 from .resume_tools import (
@@ -567,3 +570,105 @@ def test_random_generators_are_left_alone_when_resuming_fails():
     with pytest.raises(ValueError, match="another order"):
         iter(after)
     assert draws() == expected
+
+
+# --------------------------------------------------------------------------------------- batches that did not arrive
+
+
+class Interrupted(Drawing):
+    """Ctrl-C while sample 8 is fetched, the first time."""
+
+    def __init__(self, marks):
+        super().__init__(20)
+        self.marks = marks
+
+    def __getitem__(self, index):
+        if index == 8 and self.marks.once("interrupt"):
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def test_a_batch_lost_to_an_interrupt_is_in_what_is_left(marks):
+    seed_all(1)
+    expected = rows(DataLoader(Drawing(20), 4))
+    seed_all(1)
+    loader = DataLoader(Interrupted(marks), 4)
+    found = []
+    with pytest.raises(KeyboardInterrupt):
+        found += (rows([batch])[0] for batch in loader)
+    after = DataLoader(Drawing(20), 4)
+    after.load_state_dict(loader.state_dict())
+    assert rows(after) == expected[2:]
+
+
+@pytest.fixture
+def interrupted_delivery(monkeypatch):
+    """Ctrl-C while the third batch is being handed over."""
+    take, count = Delivery.take, iter(range(1000))
+
+    def interrupted(self, batch):
+        if next(count) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return take(self, batch)
+
+    monkeypatch.setattr(Delivery, "take", interrupted)
+
+
+@pytest.mark.parametrize("name", ["sequential", "re-ordered", "batch_sampler", "stream", "stateful stream"])
+def test_a_batch_lost_to_an_interrupt_while_it_is_handed_over_is_in_what_is_left(name, interrupted_delivery):
+    kind = KINDS[name]
+    seed_all(1)
+    loader = kind.loader(2)
+    iterator = iter(loader)
+    head = rows([next(iterator), next(iterator)])
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    state = loader.state_dict()
+    loader.close()
+    after = kind.loader(2)
+    after.load_state_dict(state)
+    found = head + rows(after)
+    seed_all(1)
+    assert comparable(found, kind.ordered) == comparable(rows(kind.loader(2)), kind.ordered)
+
+
+def test_a_lost_batch_is_still_in_what_is_left_when_later_ones_have_arrived(interrupted_delivery):
+    loader = DataLoader(Rows(40), 4, num_workers=2)
+    iterator = iter(loader)
+    found = [next(iterator), next(iterator)]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    found += [next(iterator), next(iterator)]
+    after = DataLoader(Rows(40), 4, num_workers=2)
+    after.load_state_dict(loader.state_dict())
+    assert [batch[0, 0].item() for batch in found] == [0, 4, 12, 16]
+    assert [batch[0, 0].item() for batch in after] == [8, 20, 24, 28, 32, 36]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A fake accelerator."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(onto_device, "make_runtime", lambda: FakeRuntime(at_once=True))
+    return "cuda"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["sequential", "re-ordered", "batch_sampler", "stateful stream"])
+def test_batches_that_wait_on_a_device_are_in_what_is_left(name, workers, device):
+    kind = KINDS[name]
+    seed_all(1)
+    loader = kind.loader(workers, device=device, device_prefetch=2)
+    iterator = iter(loader)
+    head = [row for _ in range(2) for row in next(iterator).content.tolist()]
+    state = through_json(loader.state_dict())
+    rest = [row for batch in iterator for row in batch.content.tolist()]
+    loader.close()
+    after = kind.loader(workers)
+    after.load_state_dict(state)
+    again = [row for batch in rows(after) for row in batch]
+    if kind.ordered:
+        assert [row[0] for row in again] == [row[0] for row in rest]
+    assert sorted(row[0] for row in head + again) == sorted(row[0] for row in head + rest)
