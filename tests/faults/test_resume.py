@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from minato import DataLoader
 
@@ -147,6 +148,25 @@ def test_streams_that_end_early_are_not_asked_again(point):
     after = DataLoader(Uneven(), 2, num_workers=3)
     after.load_state_dict(state)
     assert head + rows(after) == whole
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("point", [0, 1, 3])
+def test_a_data_pipe_is_shuffled_as_it_was(point, workers):
+    def loader():
+        pipe = IterableWrapper(range(20)).shuffle().sharding_filter()
+        return DataLoader(pipe, 4, shuffle=True, num_workers=workers)
+
+    seed_all(1)
+    whole = loader()
+    expected = [rows(whole), rows(whole)]
+    seed_all(1)
+    head, state = interrupted_at(loader(), point)
+    seed_all(2)
+    after = loader()
+    after.load_state_dict(state)
+    assert [head + rows(after), rows(after)] == expected
 
 
 class BadState(Numbers):
