@@ -17,6 +17,8 @@ feeds.py     what to post next: tickets of the sampler's batches, or turns of th
 delivery.py  a ready batch becomes the user's object
 iterator.py  what `iter(loader)` returns, with and without workers
 inline.py    num_workers=0: the same samples, in this process
+resume.py    states: taken, checked, gone on from; progress.py: how far an epoch has come
+courses.py   an epoch's order and how to have it again; remainder.py: what is left of it
 
 Contract, whatever happens:
  1. `next` returns a batch, raises StopIteration after the last one, or raises an error; it never waits for something

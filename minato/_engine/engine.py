@@ -333,12 +333,16 @@ class Engine:
 
     def _deliver(self, batch: int) -> Any:
         feed = self._current
-        if self._plan.worker.order is Order.SAMPLES_OVERTAKE:
-            feed.ledger.deliver(self._delivery.owners(batch))
-        else:
-            feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
             feed.delivered(batch, self._delivery.stream_state(batch))
+            feed.ledger.deliver_batch(batch)
+        elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
+            tickets = self._delivery.owners(batch)
+            feed.handover.add((batch, tickets))
+            feed.ledger.deliver(tickets)
+        else:
+            feed.handover.add((batch, feed.ledger.tickets_of(batch)))
+            feed.ledger.deliver_batch(batch)
         condemned = None if self._mender is None else self._mender.sentence(batch)
         error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
         if error is not None:

@@ -83,14 +83,19 @@ class MendingMap(InlineMap):
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
         while True:
+            self._taken: list[int] = []
+            self.handover.add((self._batches, self._taken))
             keys, samples = self._gather()
             if not samples and (self._full and self._refills):
+                self.handover.take_back()
                 raise StopIteration  # the sampler has no more
             if not samples:
+                self.handover.take_back()
                 continue  # nothing is left of this batch
             try:
                 batch = self._collated([key.key for key in keys], samples, keys[0].origin)
             except _LeftOut:
+                self.handover.take_back()
                 continue
             self._totals.batches_delivered += 1
             self._totals.samples_delivered += len(samples)
@@ -98,7 +103,10 @@ class MendingMap(InlineMap):
 
     def progress(self) -> MapProgress:
         """What was delivered or left out."""
-        return MapProgress(self._course.origin, self._reserve.delivered([])) if self._by_sample else super().progress()
+        if not self._by_sample:
+            return super().progress()
+        waiting = [origin for _, taken in self.handover.batches for origin in taken]
+        return MapProgress(self._course.origin, self._reserve.delivered(waiting))
 
     def _gather(self) -> tuple[list[Placed], list[Any]]:
         """Good samples of the next batch, and their keys."""
@@ -132,13 +140,16 @@ class MendingMap(InlineMap):
             except StopIteration:
                 if self._reserve or not stops:
                     break
+                self.handover.take_back()
                 raise
             if type(keys) is not Portion:
                 keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
             self._reserve.add(keys)
             if not self._refills or not count:
                 break
-        return self._reserve.take(count if self._refills and count else len(self._reserve))
+        taken = self._reserve.take(count if self._refills and count else len(self._reserve))
+        self._taken += [key.origin for key in taken]
+        return taken
 
     def _insisted(self, key: Placed, sample: Any) -> Any:
         if type(sample) is not _Failed:
@@ -200,11 +211,16 @@ class MendingStream(InlineStream):
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
+        self.handover.forget_lost()
+        self.handover.add((0, self._place))
         while True:
             try:
                 return self._delivered(self._samples())
             except _LeftOut:
                 continue
+            except StopIteration:
+                self.handover.take_back()
+                raise
 
     def _samples(self) -> list[Any]:
         try:
@@ -213,16 +229,6 @@ class MendingStream(InlineStream):
             if self._stream.is_hopeless:
                 raise
             return list(self._judge.insist(self._next_samples, error, None, None, "fetch"))
-
-    def _next_samples(self) -> list[Any]:
-        try:
-            samples = self._stream.next_batch()
-        except Exception:
-            self._place = self._place.advanced(None)  # a turn, as with workers: a resumed stream takes it again
-            raise
-        if samples:
-            self._place = self._place.advanced(None)
-        return samples
 
     def _delivered(self, samples: list[Any]) -> Any:
         if not samples:

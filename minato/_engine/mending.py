@@ -276,7 +276,7 @@ class Mender:
             feed.ledger.deliver_batch(batch)
         feed.out.remove(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch, None)
+            feed.vanished(batch)
         self._slots.put_back(board.take_slot(batch))
 
     # ---- looking up --------------------------------------------------------------------------------------------------

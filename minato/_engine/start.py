@@ -63,7 +63,14 @@ def with_workers(plan: LoaderPlan, workers: int) -> LoaderPlan:
     """A plan for one epoch that needs another number of workers than the loader has."""
     window = max(plan.window, workers)
     worker = replace(plan.worker, num_workers=workers)
-    return replace(plan, worker=worker, window=window, max_deferral=4 * window, persistent=False)
+    return replace(
+        plan,
+        worker=worker,
+        window=window,
+        first_window=max(plan.first_window, workers),
+        max_deferral=4 * window,
+        persistent=False,
+    )
 
 
 def start_engine(
