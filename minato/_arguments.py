@@ -304,6 +304,7 @@ def make_plan(loader: Any) -> LoaderPlan:
         drop_last=loader.drop_last,
         short_batch_last=loader.batch_size is not None and not iterable,
         mends=loader.on_error != "raise" or loader.sample_retries > 0 or loader.timeout > 0,
+        tells_stack=loader.timeout > 0,
     )
     return LoaderPlan(
         worker=worker,

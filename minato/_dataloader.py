@@ -67,8 +67,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
             leaves batches where they are.
         device_prefetch: batches to copy ahead, for each device.
-        on_error: what to do with a sample that fails: "raise", "skip", or a callable that decides.
-        sample_retries: further tries for a sample that kills its worker.
+        on_error: what to do with a sample that fails, hangs longer than `timeout` or kills its workers: "raise"; "skip"
+            leaves it out, with batches kept full from the following samples; or a function that is given a
+            `minato.errors.SampleError` and returns "raise", "skip" or "retry".
+        sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
+            as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 

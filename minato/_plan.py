@@ -56,6 +56,8 @@ class WorkerPlan:
     """A batch with fewer samples than the first is delivered last, whatever may overtake: torch's own batching."""
     mends: bool = False
     """Samples may be retried or left out; so what failed is handed in sample by sample."""
+    tells_stack: bool = False
+    """Workers that are stuck are asked for their stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,10 @@ class Hand:
     keys: list[object]
     current: int | None = None
     """Place in `batch` of the ticket whose sample was being made, if that is known."""
+    collating: int | None = None
+    """The batch that was being collated."""
+    uncommitted: range = range(0)
+    """Positions of the samples that were being collated, if they were in hand and not yet in rows."""
 
     @property
     def key(self) -> object:

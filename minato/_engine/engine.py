@@ -25,6 +25,7 @@ from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
@@ -82,6 +83,9 @@ class Engine:
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
+        self._hangs: Hangs | None = None
+        if plan.timeout and self._mender is not None:
+            self._hangs = Hangs(self._board, self._pool, plan, self._casualties, self._mender)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
@@ -168,6 +172,8 @@ class Engine:
                 self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
+        if self._hangs is not None:
+            self._hangs.forget()
         if self._mender is not None:
             self._mender.forget(before=self._board.next_number)
 
@@ -259,7 +265,7 @@ class Engine:
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
-        deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
+        patience = Patience(self._plan.timeout)
         waiting_since: float | None = None
         while True:
             if self._mender is not None:
@@ -280,7 +286,7 @@ class Engine:
                 if self._current.out or self._current.exhausted:
                     continue
             waiting_since = waiting_since or time.monotonic()
-            self._wait(deadline)
+            self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
                 if self._scaler is not None:
@@ -295,10 +301,10 @@ class Engine:
                 self._top_up()
                 self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
 
-    def _wait(self, deadline: float | None) -> None:
+    def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
         look = None if self._scaler is None else self._scaler.due
-        until = min((moment for moment in (deadline, due, look) if moment is not None), default=None)
+        until = min((moment for moment in (patience.deadline, due, look) if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -313,8 +319,16 @@ class Engine:
             raise LoaderClosed("the loader was closed while this iterator waited for a batch")
         if dead:
             return
-        if deadline is not None and time.monotonic() >= deadline and self._pick() is None:
-            raise RuntimeError(f"DataLoader timed out after {self._plan.timeout} seconds")
+        if self._hangs is not None and patience.is_over and self._pick() is None:
+            self._relieve(self._hangs, patience)
+
+    def _relieve(self, hangs: Hangs, patience: Patience) -> None:
+        """The batch has not come within `timeout`."""
+        if patience.extend(hangs.next_moment()):
+            return
+        with self._uninterrupted:
+            hangs.relieve(self._current, self._ahead, self._void)
+        patience.renew()
 
     def _pick(self) -> int | None:
         """The batch to deliver now, if it is ready. Batches of ended streams are dropped on the way."""

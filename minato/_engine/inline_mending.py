@@ -38,10 +38,18 @@ class _Judge:
         self._policy = ErrorPolicy(plan.on_error, plan.sample_retries)
         self._totals = totals
 
-    def insist(self, attempt: Callable[[], Any], error: Exception, index: Any, position: int | None, stage: str) -> Any:
-        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut."""
+    def insist(
+        self,
+        attempt: Callable[[], Any] | None,
+        error: Exception,
+        index: Any,
+        position: int | None,
+        stage: str,
+        samples: int = 1,
+    ) -> Any:
+        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut. Without an
+        `attempt` (a stream has nothing that could be asked for again) to go on is all one can do."""
         tries = 0
-        many = isinstance(index, list) and stage == "collate"
         while True:
             tries += 1
             failure = _told(error, index, position, stage, tries)
@@ -49,12 +57,13 @@ class _Judge:
             if verdict is Verdict.RAISE:
                 raise error
             if verdict is Verdict.SKIP:
-                keys = () if position is None else index if many else (index,)
-                self._totals.count_skipped(len(index) if many else 1, keys, failure)
+                keys = () if position is None else index if stage == "collate" else (index,)
+                self._totals.count_skipped(samples, keys, failure)
                 raise _LeftOut
-            self._totals.samples_retried += len(index) if many else 1
-            if position is not None:
-                time.sleep(backoff_s(tries))
+            self._totals.samples_retried += samples
+            if attempt is None:
+                raise _LeftOut
+            time.sleep(backoff_s(tries))
             try:
                 return attempt()
             except Exception as again:
@@ -172,7 +181,7 @@ class MendingMap(InlineMap):
         try:
             return attempt()
         except Exception as error:
-            return self._judge.insist(attempt, error, keys, position, "collate")
+            return self._judge.insist(attempt, error, keys, position, "collate", len(samples))
 
     # ---- fetching, with errors in place of samples ------------------------------------------------------------------
 
@@ -228,7 +237,7 @@ class MendingStream(InlineStream):
         except Exception as error:
             if self._stream.is_hopeless:
                 raise
-            return list(self._judge.insist(self._next_samples, error, None, None, "fetch"))
+            return list(self._judge.insist(None, error, None, None, "fetch"))
 
     def _delivered(self, samples: list[Any]) -> Any:
         if not samples:
@@ -236,18 +245,10 @@ class MendingStream(InlineStream):
         try:
             batch = self._function(samples[0] if self._single else samples)
         except Exception as error:
-            return self._drop(error)
+            return self._judge.insist(None, error, None, None, "collate", len(samples))
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         return batch
-
-    def _drop(self, error: Exception) -> Any:
-        """A batch that cannot be collated. "retry" drops it too: with workers its samples are gone by then."""
-
-        def attempt() -> Any:
-            raise _LeftOut
-
-        return self._judge.insist(attempt, error, None, None, "collate")
 
 
 def _told(error: Exception, index: Any, position: int | None, stage: str, tries: int) -> SampleError:

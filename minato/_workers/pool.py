@@ -32,8 +32,10 @@ from .generators import all_generators
 from .guard import close_lifeline, open_lifeline
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
+from .stacks import ask_stack
 
 STOP_GRACE_S = 0.6  # seconds for workers to finish the sample in hand; an abandoned iterator ends within a second
+KILL_GRACE_S = 5.0  # seconds for the system to end a worker that was killed; a page of its memory may be on a slow disk
 TERM_GRACE_S = 0.2  # seconds between SIGTERM and SIGKILL
 
 
@@ -62,6 +64,9 @@ class WorkerPool:
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(board.control.workers)]
+            self._stack = -1
+            if plan.tells_stack:
+                self._stack = _closed_by(opened, os.memfd_create("minato-stack", os.MFD_CLOEXEC))
             self._parent_read, parent_write = open_lifeline()
             opened.callback(close_lifeline, self._parent_read, parent_write)
             self._descriptors = opened.pop_all()
@@ -145,6 +150,7 @@ class WorkerPool:
             ready=Handle(self.ready),
             parent=Handle(self._parent_read),
             program=self._program,
+            stack=Handle(self._stack) if self._stack >= 0 else None,
         )
 
     # ---- more and fewer -------------------------------------------------------------------------------------------
@@ -230,6 +236,21 @@ class WorkerPool:
         """Running workers, in order of their numbers."""
         with self._lock:
             return [self._processes[worker] for worker in sorted(self._pidfds)]
+
+    def stack_of(self, worker: int) -> str:
+        """The Python stack of a worker, innermost call first; empty: it did not answer. For plans that tell it."""
+        return ask_stack(self._pidfds[worker], self._stack)
+
+    def kill(self, worker: int) -> None:
+        """End a worker at once."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfds[worker], signal.SIGKILL)
+
+    def is_dead(self, worker: int, within_s: float = KILL_GRACE_S) -> bool:
+        """Whether a worker has ended, or does so within some seconds."""
+        poll = select.poll()
+        poll.register(self._pidfds[worker], select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def bury(self, worker: int) -> Burial:
         """Collect a dead worker."""
