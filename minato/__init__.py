@@ -9,7 +9,8 @@ Where things are, in the order a sample meets them:
     _workers/        worker processes: pull tickets, fetch, write rows, collate
     _fetchers/       how samples come out of a dataset
     _scheduler/      decisions as pure code
-    _device/         page-locked memory
+    _device/         page-locked memory, copies to an accelerator
+    _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -20,10 +21,12 @@ from torch.utils.data import get_worker_info as get_worker_info
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
 from ._records import LoaderStats as LoaderStats
+from ._scheduler.policy import PaperPolicy as PaperPolicy
+from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "__version__", "errors", "get_worker_info"]
+__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
 
-for _public in (DataLoader, LoaderStats):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
     _public.__module__ = "minato"
 del _public

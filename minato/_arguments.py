@@ -8,7 +8,8 @@ and which argument to change.
 from __future__ import annotations
 
 import operator
-from typing import Any
+import os
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import (
@@ -47,17 +48,38 @@ OPTIONS = (
 )
 """Arguments that torch's loader does not have, or means more by."""
 _RANDOM_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading", "device": "prefetching to a device"}
+MOST_AUTO = 12  # workers that num_workers="auto" begins with at most, as in the MinatoLoader paper
+TORCH_ARGUMENTS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
+_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading"}
 
 
-def check_num_workers(num_workers: Any) -> int:
-    """A plain int, before torch compares it with numbers."""
-    if num_workers == "auto":
-        raise ValueError("num_workers='auto' is not available in this version; give a number of worker processes")
+def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: int) -> int:
+    """A plain int, before torch compares it with numbers; for "auto", how many workers to begin with."""
+    if isinstance(num_workers, str) and num_workers == "auto":
+        _check_count("min_workers", min_workers, least=1)
+        _check_count("max_workers", max_workers, least=1, optional=True)
+        return int(max(min_workers, min(cores, MOST_AUTO, max_workers or cores)))
     try:
         return operator.index(num_workers)
     except TypeError:
-        raise TypeError(f"num_workers must be an integer, got {num_workers!r}") from None
+        raise TypeError(f"num_workers must be an integer or 'auto', got {num_workers!r}") from None
 
 
 def check_options(options: dict[str, Any], num_workers: int) -> None:
@@ -76,9 +98,10 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_count("sample_retries", options["sample_retries"], least=0)
     _check_count("max_worker_restarts", options["max_worker_restarts"], least=0)
     _check_worker_range(options, num_workers)
-    _check_adaptation(options)
+    _check_adaptation(options["adaptive"])
     _check_fetching(options)
     _check_on_error(options["on_error"])
+    accelerators(options["device"])
 
 
 def _check_in_order(value: Any) -> None:
@@ -118,11 +141,25 @@ def _check_worker_range(options: dict[str, Any], num_workers: int) -> None:
         raise ValueError(f"max_workers must be at least num_workers, got max_workers={most}, num_workers={num_workers}")
 
 
-def _check_adaptation(options: dict[str, Any]) -> None:
-    if options["adaptive"] not in (None, False):
+def _check_adaptation(adaptive: Any) -> None:
+    if adaptive not in (None, False, True) and not (
+        callable(getattr(adaptive, "begin", None)) and hasattr(adaptive, "period_s")
+    ):
+        raise TypeError(
+            f"adaptive must be True, False, None or a policy such as minato.PaperPolicy(), got {adaptive!r}"
+        )
+
+
+def check_adaptable(adaptive: Any, dataset: Any, num_workers: int) -> None:
+    """Refuse to adapt what cannot be adapted."""
+    if not adaptive:
+        return
+    if num_workers == 0:
+        raise ValueError("adaptive needs workers to begin with; set num_workers > 0 or 'auto', or adaptive=None")
+    if isinstance(dataset, IterableDataset):
         raise ValueError(
-            f"adaptive={options['adaptive']!r}: changing the number of workers while running is not available in this "
-            f"version; leave adaptive=None"
+            "adaptive cannot change the number of workers of an IterableDataset: each worker has a stream of its own; "
+            "leave adaptive=None"
         )
 
 
@@ -142,6 +179,62 @@ def _check_on_error(value: Any) -> None:
             f"on_error must be 'raise', 'skip', or a function that takes a minato.errors.SampleError and returns "
             f"'raise', 'skip' or 'retry'; got {value!r}"
         )
+
+
+def accelerators(device: Any) -> tuple[torch.device, ...]:
+    """The accelerators that `device` names, after a look whether they are there; none for None and for the CPU."""
+    if device is None:
+        return ()
+    if not isinstance(device, (list, tuple)):
+        return () if _is_cpu(one := _device(device, device)) else (_existing(one, device),)
+    devices = [_device(one, device) for one in device]
+    if not devices:
+        raise ValueError(f"device must name a device, or be None, got {device!r}")
+    if all(map(_is_cpu, devices)):
+        return ()
+    return tuple(_existing(one, device) for one in devices)
+
+
+def _is_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _device(value: Any, given: Any) -> torch.device:
+    if isinstance(value, bool) or not isinstance(value, (str, int, torch.device)):
+        raise TypeError(
+            f"device must be a device such as 'cuda:0', its number, a list of these, or None, got {given!r}"
+        )
+    if isinstance(value, int):
+        kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if kind is None:
+            raise ValueError(f"device={given!r}: {_NO_ACCELERATOR}")
+        return torch.device(f"{kind.type}:{value}") if value >= 0 else _unknown(given)
+    try:
+        return torch.device(value)
+    except RuntimeError:
+        return _unknown(given)
+
+
+_NO_ACCELERATOR = "this machine has no accelerator that torch can use; leave device=None, or give device='cpu'"
+
+
+def _unknown(given: Any) -> NoReturn:
+    raise ValueError(f"device={given!r} is no device; give one such as 'cuda', 'cuda:0' or 0, or leave device=None")
+
+
+def _existing(device: torch.device, given: Any) -> torch.device:
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if kind is None:
+        raise ValueError(f"device={given!r}: {_NO_ACCELERATOR}")
+    if device.type != kind.type:
+        raise ValueError(f"device={given!r}: the accelerators here are of type {kind.type!r}, not {device.type!r}")
+    if device.type == "mps":
+        raise ValueError(f"device={given!r}: MPS has no streams to copy on; leave device=None and copy in the loop")
+    count = torch.accelerator.device_count()
+    number: int | None = device.index
+    if number is not None and number >= count:
+        raise ValueError(f"device={given!r}: there are {count} accelerators here, numbered from 0")
+    return device
 
 
 def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching: bool) -> Order:
@@ -172,10 +265,34 @@ def decide_collate(collate_fn: Any, batched: bool) -> Collate:
     return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
 
 
+def _first_window(worker: WorkerPlan) -> int:
+    """A batch, and enough beside it that no worker is idle."""
+    if worker.source is Source.ITERABLE:
+        return 2 * worker.num_workers
+    return 1 + -(-worker.num_workers // (worker.batch_size or 1))
+
+
+def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]:
+    """From when on a sample counts as slow: the threshold, its fallback, and samples before there is one."""
+    warmup = loader.warmup_samples or max(64, 2 * (loader.batch_size or 1))
+    return loader.slow_timeout, loader.slow_fallback, warmup
+
+
+def most_adaptive_workers(loader: Any) -> int:
+    """Workers there may be: as given, or one for each core this process may use, but not fewer than it begins with."""
+    if loader.max_workers is not None:
+        return int(loader.max_workers)
+    return max(int(loader.num_workers), len(os.sched_getaffinity(0)))
+
+
 def make_plan(loader: Any) -> LoaderPlan:
     """The plan of a checked loader, from its attributes."""
     iterable = isinstance(loader.dataset, IterableDataset)
-    window = max(1, loader.prefetch_factor or 1) * max(1, loader.num_workers)
+    per_worker = max(1, loader.prefetch_factor or 1)
+    window = per_worker * max(1, loader.num_workers)
+    adaptive = loader.adaptive if not iterable and loader.num_workers > 0 else None
+    most_workers = loader.num_workers if not adaptive else most_adaptive_workers(loader)
+    most_window = per_worker * max(1, most_workers)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
@@ -193,11 +310,17 @@ def make_plan(loader: Any) -> LoaderPlan:
     return LoaderPlan(
         worker=worker,
         window=window,
-        max_deferral=loader.max_deferral or 4 * window,
+        most_window=most_window,
+        first_window=_first_window(worker),
+        max_deferral=loader.max_deferral or 4 * most_window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers,
         max_worker_restarts=loader.max_worker_restarts,
         sample_retries=loader.sample_retries,
         on_error=loader.on_error,
+        most_workers=most_workers,
+        least_workers=min(loader.min_workers, loader.num_workers),
+        per_worker=per_worker,
+        adaptive=adaptive or None,
     )

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from . import _arguments
+from ._engine.cores import allowed_cores
 from ._engine.engine import Engine
-from ._engine.iterator import LengthWatch, LoaderIterator, WorkerIterator, make_pinner
+from ._engine.iterator import (
+    DevicePrefetcher,
+    LengthWatch,
+    LoaderIterator,
+    WorkerIterator,
+    make_pinner,
+    make_prefetcher,
+)
 from ._engine.memory import MemoryKeeper
-from ._engine.start import check_shippable, shared_pipe_seed, start_engine, start_inline, start_method
+from ._engine.observing import make_profile
+from ._engine.progress import Track
+from ._engine.resume import Resumed, checked, resume, take_state
+from ._engine.start import (
+    check_shippable,
+    shared_pipe_seed,
+    start_engine,
+    start_inline,
+    start_method,
+    warn_before_fork,
+    with_workers,
+)
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._records import LoaderStats
@@ -43,7 +64,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
         num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
         memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
-        device, device_prefetch: accelerator to copy batches to ahead of use, and how many.
+        device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
+            leaves batches where they are.
+        device_prefetch: batches to copy ahead, for each device.
         on_error: what to do with a sample that fails, hangs longer than `timeout` or kills its workers: "raise"; "skip"
             leaves it out, with batches kept full from the following samples; or a function that is given a
             `minato.errors.SampleError` and returns "raise", "skip" or "retry".
@@ -53,9 +76,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         trace, cache, offload: instruments and extensions.
 
     Values that ask for work that is not there yet are refused. Limits and thresholds of that work (`slow_timeout`,
-    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`,
-    `device_prefetch`) are checked and kept, and have no effect until it is.
+    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`)
+    are checked and kept, and have no effect until it is.
     """
+
+    _pending: dict[str, Any] | None = None
+    """The state that the next `iter()` goes on from."""
 
     def __init__(
         self,
@@ -64,7 +90,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         shuffle: bool | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -100,38 +126,30 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     ) -> None:
         given = locals()
         options = {name: given[name] for name in _arguments.OPTIONS}
-        num_workers = _arguments.check_num_workers(num_workers)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-        )
+        cores = max(1, int(allowed_cores().cores))
+        if num_workers == "auto" and adaptive is None:
+            options["adaptive"] = not isinstance(dataset, IterableDataset)
+        num_workers = _arguments.check_num_workers(num_workers, min_workers, max_workers, cores)
+        super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
+        _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
+        self._devices, self._device_depth = _arguments.accelerators(device), device_prefetch
         self._begin_life()
         if num_workers > 0 and multiprocessing_context is not None:
             check_shippable(_arguments.make_plan(self), self.dataset, start_method(self.multiprocessing_context))
 
     def _begin_life(self) -> None:
         self._closed = False
+        self._hazards_told = False
+        self._track: Track | None = None
         self._totals = Totals()
-        self._memory = MemoryKeeper(self.pin_memory)
+        self._profile = make_profile(*_arguments.slow_rule(self))
+        self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
 
     @property
     def shuffle(self) -> bool | None:
@@ -143,47 +161,81 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         if self._closed:
             raise LoaderClosed("this loader was closed; make a new DataLoader to iterate again")
-        if self.num_workers == 0:
-            return self._inline_iterator()
-        if not self.persistent_workers:
-            return self._worker_iterator()
+        if self.num_workers > 0 and not self._hazards_told:
+            self._hazards_told = True
+            context = start_method(self.multiprocessing_context)
+            warn_before_fork(_arguments.make_plan(self), self.dataset, context, stacklevel=2)
+        resumed = None if self._pending is None else resume(self, self._pending)
+        iterator = self._begin_epoch(resumed)
+        self._track, self._pending = iterator.track, None
+        return iterator
+
+    def _begin_epoch(self, resumed: Resumed | None) -> LoaderIterator:
+        workers = self.num_workers
+        if resumed is not None and resumed.workers not in (None, workers):
+            workers = resumed.workers or 0
+            warnings.warn(
+                f"this epoch of an iterable dataset was begun with num_workers={workers}, and its streams cannot be "
+                f"divided anew: the rest of it runs with num_workers={workers}, following epochs with "
+                f"{self.num_workers}",
+                stacklevel=3,
+            )
+        if workers == 0 or not self.persistent_workers or workers != self.num_workers:
+            return self._get_iterator(resumed, workers)
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
-        if iterator is None or iterator.closed:
-            if iterator is not None:
+        if iterator is None or iterator.closed or resumed is not None:
+            if iterator is not None and iterator.closed:
                 iterator.close()
-            iterator = self._worker_iterator()
+            iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator
         else:
             iterator.restart(self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator))
         return iterator
 
-    def _inline_iterator(self) -> LoaderIterator:
-        if self.timeout != 0:
+    def _get_iterator(  # type: ignore[override]
+        self, resumed: Resumed | None = None, workers: int | None = None
+    ) -> LoaderIterator:
+        """torch's name for it: subclasses that keep an iterator of their own call it."""
+        workers = self.num_workers if workers is None else workers
+        return self._worker_iterator(resumed, workers) if workers > 0 else self._inline_iterator(resumed)
+
+    def _inline_iterator(self, resumed: Resumed | None) -> LoaderIterator:
+        if self.timeout != 0 and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        batches = start_inline(
-            _arguments.make_plan(self), self.dataset, self._index_sampler, self.generator, self._totals
-        )
-        return LoaderIterator(batches, self._sampler_length, self._length_watch(), pinner)
+        plan = _arguments.make_plan(self)
+        batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
+        prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
+        return LoaderIterator(batches, self._sampler_length, self._length_watch(resumed), pinner, track, prefetcher)
 
-    def _worker_iterator(self) -> WorkerIterator:
+    def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        engine = start_engine(
-            _arguments.make_plan(self),
+        plan = _arguments.make_plan(self)
+        if workers != self.num_workers:
+            plan = with_workers(plan, workers)
+        engine, track = start_engine(
+            plan,
             self.dataset,
             self._index_sampler,
             start_method(self.multiprocessing_context),
             self.generator,
             self._totals,
+            self._profile,
             self._memory,
+            resumed,
         )
         self._engines.add(engine)
-        return WorkerIterator(engine, self._sampler_length, self._length_watch(), pinner, self.persistent_workers)
+        prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
+        if prefetcher is not None:
+            self._prefetchers.add(prefetcher)
+        length, watch = self._sampler_length, self._length_watch(resumed)
+        return WorkerIterator(engine, length, watch, pinner, track, plan.persistent, prefetcher)
 
-    def _length_watch(self) -> LengthWatch:
-        return LengthWatch(self.dataset, self._IterableDataset_len_called, self.num_workers)
+    def _length_watch(self, resumed: Resumed | None = None) -> LengthWatch:
+        delivered = 0 if resumed is None else resumed.batches
+        return LengthWatch(self.dataset, self._IterableDataset_len_called, self.num_workers, delivered)
 
     @property
     def _sampler_length(self) -> Callable[[], int]:
@@ -196,11 +248,44 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         """Counters since the loader was made, and the state of its running iterators right now."""
         now = [asdict(engine.stats()) for engine in self._engines]
         state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
-        return LoaderStats(**asdict(self._totals), **state)
+        costs = self._profile.made.summary()
+        return LoaderStats(
+            **asdict(self._totals),
+            **state,
+            slow_threshold=costs.threshold,
+            slow_share=costs.flagged_share,
+            sample_median=costs.median,
+            sample_p75=costs.p75,
+            sample_p90=costs.p90,
+            sample_p99=costs.p99,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this loader has come, as a small plain dict for `torch.save` or JSON. To be called between batches.
+
+        Of the epoch last begun, all batches that `next` returned count as delivered, those in flight do not. In the
+        loop's body it is the state of this epoch, even after its last batch; once the loop has ended, that of the next.
+        """
+        if self._pending is not None:
+            return copy.deepcopy(self._pending)
+        kept: Any = self._iterator
+        return take_state(self, self._track, keeps_workers=kept is not None and not kept.closed)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next `iter()` go on from a state: with the batches that were not delivered, then the epochs after.
+
+        The state may come from a loader with another number of workers, order mode or prefetch factor. `ValueError` if
+        dataset length, batch size or sampler are others. Iterators that are alive go on as they were.
+        """
+        if self._closed:
+            raise LoaderClosed("this loader was closed; load the state into a new DataLoader")
+        self._pending = checked(self, state_dict)
 
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
         self._closed = True
+        for prefetcher in list(self._prefetchers):
+            prefetcher.release()  # first: copies read the engines' memory
         for engine in list(self._engines):
             engine.close()
         self._memory.close()
@@ -213,7 +298,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_memory", "_totals", "_closed", "_iterator")
+        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track")
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,6 +8,9 @@
      │    │    ├── LoaderClosed           a closed loader or iterator was asked for a batch
      │    │    ├── DatasetStopIteration   the user's code raised StopIteration, which would end the loop silently
      │    │    └── InternalError          a broken invariant: a bug in minato, please report it
+     ├── RuntimeWarning
+     │    ├── ForkHazardWarning           something open that processes must not share, as workers are forked
+     │    └── CopyOnWriteWarning          a large container of Python objects will be copied by every forked worker
      └── ...                              a worker's own exception arrives as its own type
 
 An exception raised by the user's code in a worker is captured there as a `CapturedError` (plain, always picklable) and
@@ -48,6 +51,14 @@ class DatasetStopIteration(MinatoError):
 
 class InternalError(MinatoError):
     """An invariant of minato does not hold. This is a bug in minato, not in the user's code."""
+
+
+class ForkHazardWarning(RuntimeWarning):
+    """Something that must not be shared by processes is open, held or connected while workers are forked."""
+
+
+class CopyOnWriteWarning(RuntimeWarning):
+    """The dataset holds so many Python objects that forked workers, by merely reading them, copy much memory each."""
 
 
 class WorkerTraceback(Exception):

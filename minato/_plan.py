@@ -69,6 +69,17 @@ class LoaderPlan:
     worker: WorkerPlan
     window: int
     """Most batches in flight: dispatched and not yet delivered."""
+    most_workers: int
+    """Workers there may be at once: more than the plan's number only where it is adapted."""
+    least_workers: int
+    per_worker: int
+    """Batches in flight for each worker."""
+    adaptive: Any
+    """The policy that changes the number of workers; None: it stays."""
+    most_window: int
+    """The same with the most workers there may be."""
+    first_window: int
+    """Batches in flight before the size of a batch is known."""
     max_deferral: int
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     memory_budget: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +23,46 @@ class Run:
     keys: list[object]
     place: Place | None = None
     """Rows for all samples of the run, if they were claimed with the tickets."""
+    shift: int = 0
+    """From positions to those that seeds are derived from."""
+    origins: Sequence[int] | None = None
+    """Positions that seeds are derived from, if they do not follow on each other."""
+
+    def origin(self, number: int) -> int:
+        """The position that the seed of a sample of the run is derived from."""
+        return self.position + self.shift + number if self.origins is None else self.origins[number]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream as it was after some batch, or after its end."""
+
+    of: str = ""
+    """Whose `state_dict()` it is: "dataset" or "iterator"; "": neither has one."""
+    state: object = None
+    generators: Mapping[str, object] | None = None
+    """States of the process's random generators; None: as they were when the stream began."""
+    began: Mapping[str, object] | None = None
+    """The same when the stream began, in the first state of a stream that did not begin with its worker."""
+    ended: bool = False
+    """Whether the stream is known to have nothing left."""
+    error: object = None
+    """What `state_dict()` raised, captured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where a worker's stream begins when it was interrupted: the key of the first batch that is asked of it."""
+
+    skip: int
+    """Batches that were delivered, if there is no state."""
+    saved: StreamState | None
+    generators: Mapping[str, object] | None
+    """States of the process's random generators to begin with; None: leave them."""
+    ended: bool = False
+    """The stream is over: its worker is only put where it was."""
+    is_new: bool = False
+    """The stream begins anew, after an epoch that left its worker as `saved` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +114,7 @@ class LoaderStats:
         "slots_lent",
         "window",
         "memory_budget",
+        "samples_parked",
     )
     """Fields that tell the state of running iterators; the others count."""
 
@@ -106,6 +148,23 @@ class LoaderStats:
     """Bytes that batches in flight may take."""
     epochs_started_ahead: int = 0
     """Epochs whose first samples were under way before the consumer asked for them."""
+    samples_fast: int = 0
+    """Samples that workers finished within the threshold, or while there was none."""
+    samples_slow: int = 0
+    """Samples that took longer than the threshold of their time."""
+    samples_parked: int = 0
+    """Slow samples put aside between two stages, now."""
+    slow_threshold: float | None = None
+    """Seconds from which on a sample counts as slow; None: there are no slow samples, or not enough is known yet."""
+    slow_share: float = 0.0
+    """Share of the last samples that took longer."""
+    sample_median: float = 0.0
+    """Seconds that samples took lately; the median, and percentiles."""
+    sample_p75: float = 0.0
+    sample_p90: float = 0.0
+    sample_p99: float = 0.0
+    decisions: tuple[str, ...] = ()
+    """Changes of the number of workers, the newest 100, each with its reason."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

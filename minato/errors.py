@@ -1,7 +1,9 @@
-"""Public names of what minato raises, and the record of a failed sample; see `minato._errors` for the tree."""
+"""Public names of what minato raises and warns of, and the record of a failed sample; see `minato._errors`."""
 
 from ._errors import (
+    CopyOnWriteWarning,
     DatasetStopIteration,
+    ForkHazardWarning,
     InternalError,
     LoaderClosed,
     MinatoError,
@@ -12,7 +14,9 @@ from ._errors import (
 )
 
 __all__ = [
+    "CopyOnWriteWarning",
     "DatasetStopIteration",
+    "ForkHazardWarning",
     "InternalError",
     "LoaderClosed",
     "MinatoError",

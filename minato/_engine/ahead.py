@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from .._workers.sync import DatasetWatch
-from .sampling import batches_of
+from .courses import Course, begin_course
 
 # Their order depends on a generator and a length only. Not DistributedSampler: set_epoch changes it between epochs.
 _FORESEEABLE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -34,7 +34,7 @@ class Forecast:
         self._given_up = type(self._sampler) not in _FORESEEABLE
         self._made: _Made | None = None
 
-    def make(self) -> Iterator[Any] | None:
+    def make(self) -> Course | None:
         """The next epoch's batches, drawn without leaving a trace on the generator; None if they cannot be foreseen."""
         if self._given_up:
             return None
@@ -43,12 +43,12 @@ class Forecast:
             return None
         generator = self._generator()
         before = generator.get_state()
-        batches = batches_of(self._batch_sampler)
+        course = begin_course(self._batch_sampler)
         # A given generator is drawn from while the sampler goes on, so all has to be drawn now. From the default one
         # samplers take only what they need at once, with their first element.
         drawn: list[Any] = []
         states: list[torch.Tensor] = []
-        for batch in batches:
+        for batch in course.batches:
             drawn.append(batch)
             states.append(generator.get_state())
             if self._given() is None:
@@ -56,7 +56,7 @@ class Forecast:
         states.append(generator.get_state())
         generator.set_state(before)
         self._made = _Made(generator, before, states, len(self._batch_sampler), DatasetWatch(self._sampler))
-        return self._made.replay(drawn, batches)
+        return course.retold(self._made.replay(drawn, course.batches))
 
     def came_true(self, batch_sampler: Any) -> bool:
         """Whether the epoch that begins now with `batch_sampler` is the one foreseen; then the generator moves on."""

@@ -54,6 +54,14 @@ class Delivery:
         self._slots.put_back(slot)
         return data
 
+    def stream_state(self, batch: int) -> bytes | None:
+        """The pickled state of a stream after `batch`, if its worker sent one."""
+        offset = self._board.field(batch, Batch.STREAM_STATE)
+        if not offset:
+            return None
+        packed: bytes = codec.read(self._memory(batch), offset, keep=codec.copy_all)
+        return packed
+
     def owners(self, batch: int) -> Any:
         """The positions of the samples in a batch, those that failed and were left out included."""
         return self._table(batch)[:, Column.OWNER] - 1

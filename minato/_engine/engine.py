@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
@@ -14,6 +15,7 @@ from .._plan import LoaderPlan, Order
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
+from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
@@ -22,12 +24,15 @@ from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
-from .feeds import Feed, StreamFeed, make_feed
+from .feeds import Epoch, Feed, StreamFeed, make_feed
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
+from .observing import SampleTimes
+from .progress import Track
+from .scaling import make_scaler
 from .totals import Totals
 
 
@@ -41,8 +46,11 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
+        profile: Profile,
         keeper: MemoryKeeper,
+        first_epoch: int = 0,
     ) -> None:
+        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -56,20 +64,23 @@ class Engine:
         self._memory = keeper.take()
         self._slots = self._memory.slots
         self._in_order = plan.worker.order is Order.IN_ORDER
-        self._span = 1 + (plan.window if self._in_order else plan.max_deferral)
+        self._span = 1 + (plan.most_window if self._in_order else plan.max_deferral)
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
-        records = max(self._span, plan.window) + 2 * plan.window  # twice: abandoned batches may still be in hand
-        control = ControlBlock.create(records, plan.worker.num_workers)
+        # Twice the window beside the span: abandoned batches may still be in hand.
+        records = max(self._span, plan.most_window) + 2 * plan.most_window
+        control = ControlBlock.create(records, plan.most_workers)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
-        self._window = Window(plan.window, plan.memory_budget or 0)
+        self._window = Window(plan.window, plan.memory_budget or 0, first=plan.first_window)
         try:
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         except BaseException:
             control.close()
             keeper.give_back(self._memory)
             raise
+        self._times = SampleTimes(self._board, profile, totals)
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         mends = plan.worker.mends or plan.timeout > 0
         self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -81,14 +92,14 @@ class Engine:
         """The epoch after the current one, already under way."""
         self._forecast: Forecast | None = None
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
-        self._epoch = -1
+        self._epoch = first_epoch - 1
         self._void: list[int] = []
         """Batches of abandoned epochs whose slots some worker may still write to."""
         keep_until_exit(self)
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
 
-    def start(self, sampler: Iterable[Any], forecast: Forecast | None, seed: int | None) -> None:
+    def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
         """Start the workers and post the first epoch's first batches. `forecast`: of the epochs to come, if the workers
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
         self._forecast = forecast
@@ -127,14 +138,20 @@ class Engine:
         self._forecast.give_up()
         return False
 
-    def _begin(self, sampler: Iterable[Any], seed: int | None) -> None:
+    def _begin(self, sampler: Epoch, seed: int | None) -> None:
         self._epoch += 1
-        self._feed = self._make_feed(self._epoch, sampler, seed)
+        before, self._feed = self._feed, self._make_feed(self._epoch, sampler, seed)
+        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
+            self._feed.follow(before)
         self._top_up()
 
-    def _make_feed(self, epoch: int, sampler: Iterable[Any], seed: int | None = None) -> Feed:
+    def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
         return make_feed(epoch, seed, self._plan.worker, sampler)
+
+    def track(self) -> Track:
+        """The epoch that has begun, to be watched."""
+        return Track(self._current, self._base_seed, self._epoch, lock=self._in_use)
 
     @property
     def _current(self) -> Feed:
@@ -237,7 +254,15 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
+                    self._tend()
                     self._top_up()
+
+    def _tend(self, waiting_since: float | None = None) -> None:
+        """Read what samples cost, and adapt the number of workers if it is time."""
+        self._times.look()
+        if self._scaler is not None:
+            waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
+            self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
@@ -263,6 +288,10 @@ class Engine:
                     continue
             waiting_since = waiting_since or time.monotonic()
             self._wait(patience)
+            with self._uninterrupted:
+                self._tend(waiting_since)
+                if self._scaler is not None:
+                    self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
         """Have failed samples fetched again, or left out, where the policy says so."""
@@ -275,7 +304,8 @@ class Engine:
 
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
-        until = min((moment for moment in (patience.deadline, due) if moment is not None), default=None)
+        look = None if self._scaler is None else self._scaler.due
+        until = min((moment for moment in (patience.deadline, due, look) if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -311,19 +341,23 @@ class Engine:
             with self._uninterrupted:
                 feed.out.remove(batch)
                 feed.ledger.deliver_batch(batch)
-                feed.ended(batch)
+                feed.ended(batch, self._delivery.stream_state(batch))
                 self._slots.put_back(self._board.take_slot(batch))
                 self._top_up()
         return None
 
     def _deliver(self, batch: int) -> Any:
         feed = self._current
-        if self._plan.worker.order is Order.SAMPLES_OVERTAKE:
-            feed.ledger.deliver(self._delivery.owners(batch))
-        else:
-            feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch)
+            feed.delivered(batch, self._delivery.stream_state(batch))
+            feed.ledger.deliver_batch(batch)
+        elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
+            tickets = self._delivery.owners(batch)
+            feed.handover.add((batch, tickets))
+            feed.ledger.deliver(tickets)
+        else:
+            feed.handover.add((batch, feed.ledger.tickets_of(batch)))
+            feed.ledger.deliver_batch(batch)
         condemned = None if self._mender is None else self._mender.sentence(batch)
         error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
         if error is not None:
@@ -348,6 +382,7 @@ class Engine:
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
+            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
         )
 
     @property
@@ -364,6 +399,11 @@ class Engine:
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return {} if self._closed else self._pool.pids
+
+    @property
+    def worker_processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        return [] if self._closed else self._pool.processes
 
     def _check_open(self) -> None:
         if self._broken:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
 from .._queues.control import Flag
-from .._queues.keys import Indices, Keys
+from .._queues.keys import Indices, Keys, Placed
 from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
-from .sampling import batches_of
+from .._records import StreamStart
+from .courses import Course, begin_course
+from .progress import Handover, MapProgress, StreamPlace, StreamProgress
+from .remainder import Portion, Reserve
 
 _END: Any = object()
 
@@ -25,6 +30,8 @@ class Feed(ABC):
     def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
         self.epoch = epoch
         self.ledger = Ledger()
+        self.handover = Handover()
+        """Of batches: number and tickets; of streams: worker, and its place before."""
         self.exhausted = False
         self.out: list[int] = []
         """Batches posted and not delivered, oldest first."""
@@ -38,8 +45,12 @@ class Feed(ABC):
         """Post one batch into `slot`. False: there is nothing left to post."""
 
     @abstractmethod
-    def ended(self, batch: int) -> None:
-        """A posted batch turned out to have nothing in it: its stream has ended."""
+    def ended(self, batch: int, packed: bytes | None = None) -> None:
+        """A posted batch turned out to have nothing in it: its stream has ended. `packed`: the stream's last state."""
+
+    @abstractmethod
+    def progress(self) -> MapProgress | StreamProgress:
+        """What was delivered, and how to go on from there."""
 
     def deliverable(self) -> Sequence[int]:
         """Batches that may be delivered next, if batches may overtake."""
@@ -58,7 +69,7 @@ class Feed(ABC):
         """What is not delivered, for recovery."""
         return OpenEpoch(self.ledger.open_batches, self.out, self.ledger if self._late_rows else None)
 
-    def _post(self, board: PostingBoard, slot: int, keys: Keys, rows: int, worker: int = -1) -> int:
+    def _post(self, board: PostingBoard, slot: int, keys: Keys, rows: int, worker: int = -1, shift: int = 0) -> int:
         number = board.publish(
             epoch=self.epoch,
             seed=self._seed,
@@ -69,6 +80,7 @@ class Feed(ABC):
             flags=self._flags,
             first=not self._started,
             worker=worker,
+            shift=shift,
         )
         self._started = True
         self.out.append(number)
@@ -78,9 +90,13 @@ class Feed(ABC):
 class TicketFeed(Feed):
     """The sampler's batches of a map-style dataset."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, sampler: Iterator[Any]) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, course: Course) -> None:
         super().__init__(epoch, seed, plan)
-        self._sampler = sampler
+        self._course = course
+        self._sampler = course.batches
+        self._by_sample = plan.short_batch_last
+        self._first_number = -1
+        self._posted = 0
         self._single = plan.collate is Collate.NONE
         self._full = 0
         self._drained = False
@@ -88,8 +104,9 @@ class TicketFeed(Feed):
         self._drop_last = plan.drop_last
         self.refills = plan.skips and plan.short_batch_last
         """Whether a sample that is left out is replaced by the next one of the sampler: torch's own batching."""
-        self._reserve: list[object] = []
-        """Keys that were taken from the sampler to replace others, and are not posted yet."""
+        self._reserve = Reserve(course.before)
+        self._origins: list[int] = []
+        """Where samples are replaced: the position in the epoch of the sample that each ticket stands for."""
         self._short_last = plan.short_batch_last
         self._short: int | None = None
         """A batch that has to wait until all others are delivered: every batch is full but the last."""
@@ -100,25 +117,60 @@ class TicketFeed(Feed):
             self._drained = True
             self.exhausted = not self._reserve
             return False
-        keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
-        number = self._post(board, slot, keys, len(keys))
+        if self.refills:
+            own = keys if type(keys) is list and keys and type(keys[0]) is Placed else None
+            self._origins += self._reserve.origins(keys) if own is None else [key.origin for key in own]
+        if type(keys) is Portion:
+            number = self._post_portion(board, slot, keys)
+            keys = keys.keys
+        else:
+            keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
+            number = self._post(board, slot, keys, len(keys))
+        if not self._posted:
+            self._first_number = number
+        self._posted += 1
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
         if len(keys) < self._full and self._short_last:
             self._short = number
         return True
 
-    def spare_keys(self, most: int) -> list[object]:
-        """Keys not given out yet, to take the places of others. Fewer than `most`: the sampler has no more."""
-        while len(self._reserve) < most and self._refill():
+    def _post_portion(self, board: PostingBoard, slot: int, portion: Portion) -> int:
+        """Post a batch of what is left of an interrupted epoch: its samples keep the seeds they would have had."""
+        keys, origins = portion.keys, portion.origins
+        if not portion.is_contiguous:
+            keys = [Placed(key, origin) for key, origin in zip(keys, origins, strict=True)]
+        shift = origins[0] - self.ledger.issued if len(origins) else 0
+        return self._post(board, slot, keys, len(keys), shift=shift)
+
+    def progress(self) -> MapProgress:
+        on_the_way = self.handover.batches
+        tickets = np.unique(np.concatenate([self.ledger.undelivered(), *(tickets for _, tickets in on_the_way)]))
+        if self.refills:
+            waiting_for = [self._origins[ticket] for ticket in tickets.astype(np.int64).tolist()]
+            return MapProgress(self._course.origin, self._reserve.delivered(waiting_for))
+        if self._by_sample:
+            issued, waiting = self.ledger.issued, tickets.astype(np.int64)
+        else:
+            numbers = sorted({*self.out, *(number for number, _ in on_the_way)})
+            waiting = np.array([number - self._first_number for number in numbers], np.int64)
+            issued = self._posted
+        return MapProgress(self._course.origin, self._course.before.after(issued, waiting))
+
+    def replacements(self, tickets: Sequence[int]) -> list[Placed]:
+        """Keys not given out yet, to take the places of those of tickets at these positions. Fewer than asked for: the
+        sampler has no more."""
+        while len(self._reserve) < len(tickets) and self._refill():
             pass
-        keys, self._reserve = self._reserve[:most], self._reserve[most:]
+        keys = self._reserve.take(len(tickets))
+        for ticket, key in zip(tickets, keys, strict=False):
+            self._origins[ticket] = key.origin
         return keys
 
-    def give_back(self, batch: int, keys: Sequence[object]) -> None:
-        """Keys of a batch that was taken back: they are given out again."""
+    def give_back(self, batch: int, tickets: Sequence[int], keys: Sequence[object]) -> None:
+        """A batch was taken back: the keys of its tickets are given out again."""
         self._short = None if self._short == batch else self._short
-        self._reserve += keys
+        self._reserve.keys += [Placed(key, self._origins[ticket]) for ticket, key in zip(tickets, keys, strict=True)]
         self.exhausted = self.exhausted and not self._reserve
 
     def has_shrunk(self, batch: int) -> None:
@@ -137,7 +189,7 @@ class TicketFeed(Feed):
         if keys is _END:
             self._drained = True
             return False
-        self._reserve += keys.tolist() if isinstance(keys, Indices) else keys
+        self._reserve.add(keys)
         return True
 
     def _from_reserve(self, board: PostingBoard) -> Any:
@@ -147,27 +199,34 @@ class TicketFeed(Feed):
             pass
         if len(self._reserve) < self._full:
             if self._drop_last:
-                self._reserve.clear()
+                self._reserve.keys.clear()
             if self._drop_last or not self.is_settled(board):
                 return _END
-        keys, self._reserve = self._reserve[: self._full], self._reserve[self._full :]
-        return keys
+        return self._reserve.take(self._full)
 
     def deliverable(self) -> Sequence[int]:
         return self.out if self._short is None else [n for n in self.out if n != self._short] or self.out
 
-    def ended(self, batch: int) -> None:
+    def ended(self, batch: int, packed: bytes | None = None) -> None:  # noqa: ARG002
         raise InternalError(f"batch {batch} of a map-style dataset ended like a stream")
 
 
 class StreamFeed(Feed):
     """Turns of the workers' streams of an iterable dataset: round and round, as torch does it."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, before: StreamProgress | None = None) -> None:
+        """`before`: how far the streams had come when the epoch was interrupted."""
         super().__init__(epoch, seed, plan)
         self._rows = plan.batch_size or 1
         self._active = list(range(plan.num_workers))
         self._next = 0
+        self._streams = [StreamPlace()] * plan.num_workers
+        self._starts: dict[int, StreamStart] = {}
+        """What workers are told with the first batch asked of them."""
+        if before is not None:
+            self._next = before.turn
+            self._streams = list(before.streams)
+            self._starts = {worker: place.start() for worker, place in enumerate(before.streams)}
         self._fair = plan.order is Order.IN_ORDER
         self._turns: dict[int, int] = {}
         """Outstanding batches and their workers."""
@@ -177,7 +236,7 @@ class StreamFeed(Feed):
             self.exhausted = True
             return False
         worker = self._whose_turn()
-        number = self._post(board, slot, [0], self._rows, worker)
+        number = self._post(board, slot, [self._starts.pop(worker, 0)], self._rows, worker)
         self.ledger.issue(number, 1)
         self._turns[number] = worker
         return True
@@ -190,21 +249,48 @@ class StreamFeed(Feed):
         self._next = worker + 1
         return worker
 
-    def ended(self, batch: int) -> None:
+    def ended(self, batch: int, packed: bytes | None = None) -> None:
         worker = self._turns.pop(batch)
+        self._streams[worker] = self._streams[worker].over(packed)
         if worker in self._active:
             self._active.remove(worker)
 
-    def delivered(self, batch: int) -> None:
-        """A stream's batch was delivered."""
-        self._turns.pop(batch, None)
+    def delivered(self, batch: int, packed: bytes | None = None) -> None:
+        """A stream's batch was delivered. `packed`: the stream's state after it, if it has one."""
+        worker = self._turns[batch]
+        self.handover.forget_lost()
+        self.handover.add((worker, self._streams[worker]))
+        self.vanished(batch, packed)
+
+    def vanished(self, batch: int, packed: bytes | None = None) -> None:
+        """Nothing is left to be delivered of a stream's batch."""
+        worker = self._turns.pop(batch)
+        self._streams[worker] = self._streams[worker].advanced(packed)
+
+    def follow(self, epoch_before: StreamFeed) -> None:
+        """The same workers have done the epoch before."""
+        self._streams = [place.following() for place in epoch_before._streams]
+
+    def progress(self) -> StreamProgress:
+        on_the_way = self.handover.batches
+        turn = self._turns[self.out[0]] if self.out and self._fair else self._next
+        if on_the_way and self._fair:
+            turn, _ = on_the_way[0]
+        places = {**dict(enumerate(self._streams)), **dict(reversed(on_the_way))}
+        return StreamProgress(len(places), turn, tuple(places[worker] for worker in range(len(places))))
 
     def unfinished(self, worker: int) -> bool:
         """Whether a worker's stream has not ended."""
         return worker in self._active or worker in self._turns.values()
 
 
-def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Iterable[Any]) -> Feed:
+Epoch = Iterable[Any] | Course | StreamProgress
+"""A sampler, or what is left of an interrupted epoch."""
+
+
+def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch) -> Feed:
     """The feed of one epoch. Its first batch is drawn from the sampler when it is posted."""
-    keys = batches_of(sampler)
-    return TicketFeed(epoch, seed, plan, keys) if plan.source is Source.MAP else StreamFeed(epoch, seed, plan)
+    if plan.source is Source.ITERABLE:
+        return StreamFeed(epoch, seed, plan, sampler if isinstance(sampler, StreamProgress) else None)
+    assert not isinstance(sampler, StreamProgress)
+    return TicketFeed(epoch, seed, plan, sampler if isinstance(sampler, Course) else begin_course(sampler))

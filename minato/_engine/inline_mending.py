@@ -10,10 +10,13 @@ from typing import Any
 
 from .._errors import SampleError
 from .._plan import LoaderPlan
-from .._queues.keys import Indices
+from .._queues.keys import Indices, Placed
 from .._scheduler.error_policy import ErrorPolicy, Verdict, backoff_s
 from .._workers.randomness import Reseed
+from .courses import Course
 from .inline import InlineMap, InlineStream
+from .progress import MapProgress, StreamPlace
+from .remainder import Portion, Reserve
 from .totals import Totals
 
 
@@ -70,82 +73,104 @@ class _Judge:
 class MendingMap(InlineMap):
     """Batches of a map-style dataset; samples that fail are fetched again, left out, or raised."""
 
-    def __init__(self, dataset: Any, plan: LoaderPlan, sampler: Iterable[Any], base_seed: int, totals: Totals) -> None:
-        super().__init__(dataset, plan.worker, sampler, base_seed, totals)
+    def __init__(
+        self,
+        dataset: Any,
+        plan: LoaderPlan,
+        sampler: Iterable[Any] | Course,
+        base_seed: int,
+        totals: Totals,
+        epoch: int,
+    ) -> None:
+        super().__init__(dataset, plan.worker, sampler, base_seed, totals, epoch)
         self._judge = _Judge(plan, totals)
         self._refills = plan.worker.short_batch_last
         self._drop_last = plan.worker.drop_last
         self._full = 0
-        self._reserve: list[Any] = []
-        """Keys taken from the sampler to replace others, and not used yet."""
+        self._reserve = Reserve(self._course.before)
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
         while True:
+            self._taken: list[int] = []
+            self.handover.add((self._batches, self._taken))
             keys, samples = self._gather()
-            position, self._position = self._position, self._position + len(keys)
             if not samples and (self._full and self._refills):
+                self.handover.take_back()
                 raise StopIteration  # the sampler has no more
             if not samples:
+                self.handover.take_back()
                 continue  # nothing is left of this batch
             try:
-                batch = self._collated(keys, samples, position)
+                batch = self._collated([key.key for key in keys], samples, keys[0].origin)
             except _LeftOut:
+                self.handover.take_back()
                 continue
             self._totals.batches_delivered += 1
             self._totals.samples_delivered += len(samples)
             return batch
 
-    def _gather(self) -> tuple[list[Any], list[Any]]:
+    def progress(self) -> MapProgress:
+        """What was delivered or left out."""
+        if not self._by_sample:
+            return super().progress()
+        waiting = [origin for _, taken in self.handover.batches for origin in taken]
+        return MapProgress(self._course.origin, self._reserve.delivered(waiting))
+
+    def _gather(self) -> tuple[list[Placed], list[Any]]:
         """Good samples of the next batch, and their keys."""
-        keys: list[Any] = []
+        keys: list[Placed] = []
         samples: list[Any] = []
         wanted = self._take(self._full)
+        self._batches += 1  # from here on they count as delivered, whatever the user's code raises
         self._full = self._full or len(wanted)
         while wanted:
-            found = self._fetch(wanted)
+            found = self._fetch([key.key for key in wanted], [key.origin for key in wanted])
             if len(found) != len(wanted):  # __getitems__ has its own idea of the batch
                 return wanted, found
-            for number, (key, sample) in enumerate(zip(wanted, found, strict=True)):
+            for key, sample in zip(wanted, found, strict=True):
                 try:
-                    samples.append(self._insisted(key, sample, self._position + number))
+                    samples.append(self._insisted(key, sample))
                 except _LeftOut:
                     continue
                 keys.append(key)
-            wanted = self._take(self._full - len(keys), at_end=[]) if self._refills and len(keys) < self._full else []
+            missing = self._full - len(keys) if self._refills else 0
+            wanted = self._take(missing, stops=False) if missing else []
         if self._refills and self._drop_last and len(keys) < self._full:
             return [], []
         return keys, samples
 
-    def _take(self, count: int, at_end: Any = None) -> list[Any]:
-        """The next `count` keys where samples are replaced, otherwise the next batch's. At the end of the sampler:
-        what is left, or `at_end`, or (None) StopIteration."""
+    def _take(self, count: int, stops: bool = True) -> list[Placed]:
+        """The next `count` keys where samples are replaced, otherwise the next batch's. At the end of the sampler what
+        is left; with `stops`, StopIteration if that is nothing."""
         while not self._refills or not self._reserve or len(self._reserve) < count:
             try:
                 keys = next(self._sampler)
             except StopIteration:
-                if self._reserve or at_end is not None:
+                if self._reserve or not stops:
                     break
+                self.handover.take_back()
                 raise
-            keys = keys.tolist() if isinstance(keys, Indices) else keys
-            self._reserve += [keys] if self._single else keys
+            if type(keys) is not Portion:
+                keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
+            self._reserve.add(keys)
             if not self._refills or not count:
                 break
-        count = count if self._refills and count else len(self._reserve)
-        taken, self._reserve = self._reserve[:count], self._reserve[count:]
+        taken = self._reserve.take(count if self._refills and count else len(self._reserve))
+        self._taken += [key.origin for key in taken]
         return taken
 
-    def _insisted(self, key: Any, sample: Any, position: int) -> Any:
+    def _insisted(self, key: Placed, sample: Any) -> Any:
         if type(sample) is not _Failed:
             return sample
 
         def attempt() -> Any:
-            (again,) = self._fetch([key])
+            (again,) = self._fetch([key.key], [key.origin])
             if type(again) is _Failed:
                 raise again.error
             return again
 
-        return self._judge.insist(attempt, sample.error, key, position, "fetch")
+        return self._judge.insist(attempt, sample.error, key.key, key.origin, "fetch")
 
     def _collated(self, keys: list[Any], samples: list[Any], position: int) -> Any:
         def attempt() -> Any:
@@ -189,22 +214,26 @@ class MendingMap(InlineMap):
 class MendingStream(InlineStream):
     """Batches of an iterable dataset; what fails is left out, or raised."""
 
-    def __init__(self, dataset: Any, plan: LoaderPlan, totals: Totals) -> None:
-        super().__init__(dataset, plan.worker, totals)
+    def __init__(self, dataset: Any, plan: LoaderPlan, totals: Totals, before: StreamPlace | None = None) -> None:
+        super().__init__(dataset, plan.worker, totals, before)
         self._judge = _Judge(plan, totals)
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
+        self.handover.forget_lost()
+        self.handover.add((0, self._place))
         while True:
             try:
-                samples = self._samples()
-                return self._delivered(samples)
+                return self._delivered(self._samples())
             except _LeftOut:
                 continue
+            except StopIteration:
+                self.handover.take_back()
+                raise
 
     def _samples(self) -> list[Any]:
         try:
-            return self._stream.next_batch()
+            return self._next_samples()
         except Exception as error:
             if self._stream.is_hopeless:
                 raise

@@ -5,24 +5,29 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from torch.autograd import profiler
 
 from .._device.pinning import Pinner, make_pinner
+from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
+from .onto_device import make_prefetcher
+from .progress import Handover, Track
 
-__all__ = ["LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner"]
+__all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner", "make_prefetcher"]
 
 
 class LengthWatch:
     """Warns, as torch does, when an iterable dataset yields more than its `len` promised."""
 
-    def __init__(self, dataset: object, promised: int | None, workers: int) -> None:
+    def __init__(self, dataset: object, promised: int | None, workers: int, yielded: int = 0) -> None:
         self._dataset = dataset
         self._promised = promised
         self._workers = workers
-        self._yielded = 0
+        self._yielded = yielded
 
     def count(self) -> None:
         """One more batch was delivered."""
@@ -50,11 +55,24 @@ class Batches(Protocol):
 class LoaderIterator(Iterator[Any]):
     """Iterates one epoch; with persistent workers, one epoch after the other. As garbage, it closes its workers."""
 
-    def __init__(self, batches: Batches, length: Callable[[], int], watch: LengthWatch, pinner: Pinner) -> None:
-        self._batches = batches
+    def __init__(
+        self,
+        batches: Batches,
+        length: Callable[[], int],
+        watch: LengthWatch,
+        pinner: Pinner,
+        track: Track,
+        prefetcher: DevicePrefetcher | None = None,
+    ) -> None:
+        """`prefetcher`: takes the batches, pins them, and gives them out on a device."""
+        self._batches = batches if prefetcher is None else prefetcher
+        self.track = track
+        """The epoch, for whoever wants to know how far it has come."""
         self._length = length
         self._watch = watch
-        self._pinner = pinner
+        self._pinner = pinner if prefetcher is None else Pinner(None)
+        self._prefetcher = prefetcher
+        self._arrived = Handover.arrived if prefetcher is None else Handover.arrived_in_turn
         self._exhausted = False
         self._span = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -70,14 +88,22 @@ class LoaderIterator(Iterator[Any]):
     def _next(self) -> Any:
         if self._exhausted:
             raise StopIteration
+        handover = self.track.source.handover
         try:
-            data = self._batches.next_batch()
+            data = self._pinner.pin(self._batches.next_batch())
         except StopIteration:
-            self._exhausted = True
+            self._exhausted = self.track.finished = True
             self._finished()
             raise
+        except Exception:
+            self._arrived(handover)  # the error is what this batch has come to
+            raise
+        except BaseException:
+            handover.interrupted()
+            raise
         self._watch.count()
-        return self._pinner.pin(data)
+        self._arrived(handover)
+        return data
 
     def _finished(self) -> None:
         """The epoch is over."""
@@ -91,25 +117,37 @@ class LoaderIterator(Iterator[Any]):
     def close(self) -> None:
         """End the iterator. Idempotent."""
         self._exhausted = True
+        if self._prefetcher is not None:
+            self._prefetcher.release()
 
 
 class WorkerIterator(LoaderIterator):
     """With worker processes."""
 
     def __init__(
-        self, engine: Engine, length: Callable[[], int], watch: LengthWatch, pinner: Pinner, persistent: bool
+        self,
+        engine: Engine,
+        length: Callable[[], int],
+        watch: LengthWatch,
+        pinner: Pinner,
+        track: Track,
+        persistent: bool,
+        prefetcher: DevicePrefetcher | None = None,
     ) -> None:
-        super().__init__(engine, length, watch, pinner)
+        super().__init__(engine, length, watch, pinner, track, prefetcher)
         self._engine = engine
         self._persistent = persistent
-        self._finalizer = weakref.finalize(self, engine.close)
+        self._finalizer = weakref.finalize(self, _end, engine, prefetcher)
         self._finalizer.atexit = False  # engines close themselves at exit, ahead of multiprocessing
 
     def restart(self, sampler: Any, watch: LengthWatch, seed: int | None) -> None:
         """Begin the next epoch with the same workers."""
         self._watch = watch
         self._exhausted = False
+        if self._prefetcher is not None:
+            self._prefetcher.restart()
         self._engine.start_epoch(sampler, seed)
+        self.track = replace(self._engine.track(), pipe_seed=seed)
 
     @property
     def closed(self) -> bool:
@@ -128,3 +166,18 @@ class WorkerIterator(LoaderIterator):
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return self._engine.worker_pids
+
+    # torch's private names, which some trainers use to end workers early
+
+    @property
+    def _workers(self) -> list[BaseProcess]:
+        return self._engine.worker_processes
+
+    def _shutdown_workers(self) -> None:
+        self.close()
+
+
+def _end(engine: Engine, prefetcher: DevicePrefetcher | None) -> None:
+    if prefetcher is not None:
+        prefetcher.release()  # first: copies read the engine's memory
+    engine.close()

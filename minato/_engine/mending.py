@@ -24,6 +24,7 @@ from .._errors import CapturedError, SampleError
 from .._plan import LoaderPlan, Order
 from .._queues import reopening
 from .._queues.control import MOST_REOPENED, Batch, Flag, State
+from .._queues.keys import bare
 from .._queues.leases import Slots
 from .._queues.posting import PostingBoard
 from .._queues.reopening import Ticket
@@ -229,7 +230,7 @@ class Mender:
 
     def _replaced(self, feed: TicketFeed, tickets: Sequence[Ticket]) -> list[Ticket]:
         """The tickets that got another key, as long as there are any."""
-        keys = feed.spare_keys(len(tickets))
+        keys = feed.replacements([self._board.field(t.batch, Batch.POSITION) + t.place for t in tickets])
         for ticket, key in zip(tickets, keys, strict=False):
             reopening.set_key(self._board, ticket.batch, ticket.place, key)
             del self._tries[ticket.batch, ticket.place]
@@ -266,9 +267,11 @@ class Mender:
         if self._board.field(batch, Batch.FLAGS) & Flag.SHORT:
             out.update(reopening.failed_rows(self._board, batch))
         rows = [row for row in range(self._board.field(batch, Batch.ROWS)) if row not in out]
-        keys = [self._key(ticket) for ticket in self._tickets(feed, batch, rows)]
+        tickets = self._tickets(feed, batch, rows)
+        positions = [self._board.field(ticket.batch, Batch.POSITION) + ticket.place for ticket in tickets]
+        keys = [self._key(ticket) for ticket in tickets]
         self._vanish(feed, batch)
-        feed.give_back(batch, keys)
+        feed.give_back(batch, positions, keys)
 
     def _leave_out(self, feed: Feed, batch: int, tickets: Sequence[Ticket]) -> None:
         refilling = feed if isinstance(feed, TicketFeed) and feed.refills else None
@@ -289,7 +292,7 @@ class Mender:
             feed.ledger.deliver_batch(batch)
         feed.out.remove(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch)
+            feed.vanished(batch)
         self._slots.put_back(board.take_slot(batch))
 
     # ---- looking up --------------------------------------------------------------------------------------------------
@@ -301,7 +304,7 @@ class Mender:
         return [Ticket(home, place, row) for (home, place), row in zip(homes, rows, strict=True)]
 
     def _key(self, ticket: Ticket) -> object:
-        return reopening.keys_of(self._board, ticket.batch, ticket.place, 1)[0]
+        return bare(reopening.keys_of(self._board, ticket.batch, ticket.place, 1))[0]
 
     def _position(self, batch: int, row: int) -> int:
         return reopening.position_at(self._board, batch, row)

@@ -8,6 +8,7 @@ permutation comes from no generator of the user's, the same indices are cut out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,32 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from .._queues.keys import Indices
 
 
-def batches_of(sampler: Iterable[Any]) -> Iterator[Any]:
+@dataclass(slots=True)
+class DrawnSeed:
+    """The seed of a permutation; None until it is drawn."""
+
+    value: int | None = None
+
+
+def is_cut(sampler: Iterable[Any]) -> bool:
+    """Whether the batches of a sampler are cut out of one array."""
+    if type(sampler) is not BatchSampler or type(sampler.batch_size) is not int:
+        return False
+    inner = sampler.sampler
+    return type(inner) is SequentialSampler or (type(inner) is RandomSampler and _is_plain(inner))
+
+
+def batches_of(sampler: Iterable[Any], seed: DrawnSeed | None = None) -> Iterator[Any]:
     """`iter(sampler)`, or an iterator over the same batches as arrays. Like torch's, it draws nothing until it is asked
-    for its first batch."""
-    if type(sampler) is BatchSampler and type(sampler.batch_size) is int:
-        inner = sampler.sampler
-        if type(inner) is SequentialSampler:
-            return _cut(sampler, _all_in_sequence(inner))
-        if type(inner) is RandomSampler and _is_plain(inner):
-            return _cut(sampler, _permutation(inner))
-    return iter(sampler)
+    for its first batch. `seed`: of a permutation, or where to note it."""
+    if not is_cut(sampler):
+        return iter(sampler)
+    assert isinstance(sampler, BatchSampler)
+    inner = sampler.sampler
+    if isinstance(inner, SequentialSampler):
+        return _cut(sampler, _all_in_sequence(inner))
+    assert isinstance(inner, RandomSampler)
+    return _cut(sampler, _permutation(inner, DrawnSeed() if seed is None else seed))
 
 
 def _is_plain(sampler: RandomSampler) -> bool:
@@ -39,9 +56,11 @@ def _all_in_sequence(sampler: SequentialSampler) -> Iterator[npt.NDArray[np.int6
     yield np.arange(len(sampler.data_source))
 
 
-def _permutation(sampler: RandomSampler) -> Iterator[npt.NDArray[np.int64]]:
+def _permutation(sampler: RandomSampler, seed: DrawnSeed) -> Iterator[npt.NDArray[np.int64]]:
     generator = torch.Generator()
-    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    if seed.value is None:
+        seed.value = int(torch.empty((), dtype=torch.int64).random_().item())
+    generator.manual_seed(seed.value)
     yield torch.randperm(len(sampler.data_source), generator=generator).numpy()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -12,15 +12,21 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from .._plan import LoaderPlan, Source
+from .._workers.copies import warn_of_copies
 from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
+from .._workers.hazards import warn_of_fork_hazards
 from .._workers.program import Program, check_picklable
 from .ahead import Forecast
 from .budget import default_memory_budget
+from .courses import begin_course
 from .engine import Engine
+from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
-from .sampling import batches_of
+from .observing import Profile
+from .progress import StreamProgress, Track
+from .resume import Resumed
 from .totals import Totals
 
 
@@ -45,6 +51,28 @@ def check_shippable(plan: LoaderPlan, dataset: Any, context: BaseContext) -> Non
         check_picklable(_program(plan, dataset))
 
 
+def warn_before_fork(plan: LoaderPlan, dataset: Any, context: BaseContext, stacklevel: int) -> None:
+    """Tell what workers would share with this process to their harm, or copy at great length, if they are forked."""
+    if context.get_start_method() == "fork":
+        program = _program(plan, dataset)
+        warn_of_fork_hazards(program, stacklevel + 1)
+        warn_of_copies(program, plan.worker.num_workers, default_memory_budget(), stacklevel + 1)
+
+
+def with_workers(plan: LoaderPlan, workers: int) -> LoaderPlan:
+    """A plan for one epoch that needs another number of workers than the loader has."""
+    window = max(plan.window, workers)
+    worker = replace(plan.worker, num_workers=workers)
+    return replace(
+        plan,
+        worker=worker,
+        window=window,
+        first_window=max(plan.first_window, workers),
+        max_deferral=4 * window,
+        persistent=False,
+    )
+
+
 def start_engine(
     plan: LoaderPlan,
     dataset: Any,
@@ -52,47 +80,84 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
+    profile: Profile,
     keeper: MemoryKeeper,
-) -> Engine:
-    """An engine with its first epoch under way."""
-    shared_seed = shared_pipe_seed(dataset, generator)
+    resumed: Resumed | None = None,
+) -> tuple[Engine, Track]:
+    """An engine with its first epoch under way, or what is left of one."""
     forecast = Forecast(sampler) if plan.persistent else None
-    sampler = _Begun(sampler)
-    base_seed = draw_seed(generator)
-    shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
+    opening = _open(plan, dataset, sampler, generator, resumed)
+    if opening.is_drawn:
+        shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
-    engine = Engine(plan, _program(plan, dataset), context, base_seed, totals, keeper)
-    engine.start(sampler, forecast, shared_seed)
-    return engine
+    program = _program(plan, dataset)
+    engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
+    engine.start(opening.epoch, forecast, opening.pipe_seed)
+    return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 
 
 def start_inline(
-    plan: LoaderPlan, dataset: Any, sampler: Iterable[Any], generator: torch.Generator | None, totals: Totals
-) -> InlineMap | InlineStream:
+    plan: LoaderPlan,
+    dataset: Any,
+    sampler: Iterable[Any],
+    generator: torch.Generator | None,
+    totals: Totals,
+    resumed: Resumed | None = None,
+) -> tuple[InlineMap | InlineStream, Track]:
     """The same without workers."""
-    shared_seed = shared_pipe_seed(dataset, generator)
-    sampler = _Begun(sampler)
-    base_seed = draw_seed(generator)
-    if shared_seed is not None:
-        seed_pipe(dataset, shared_seed)
+    opening = _open(plan, dataset, sampler, generator, resumed)
+    if opening.pipe_seed is not None:
+        seed_pipe(dataset, opening.pipe_seed)
     if is_data_pipe(dataset):
         shard_here(dataset)
+    batches: InlineMap | InlineStream
     if plan.worker.source is Source.ITERABLE:
-        return MendingStream(dataset, plan, totals) if plan.worker.mends else InlineStream(dataset, plan.worker, totals)
-    if plan.worker.mends:
-        return MendingMap(dataset, plan, sampler, base_seed, totals)
-    return InlineMap(dataset, plan.worker, sampler, base_seed, totals)
+        before = opening.epoch if isinstance(opening.epoch, StreamProgress) else None
+        place = None if before is None else before.streams[0]
+        if plan.worker.mends:
+            batches = MendingStream(dataset, plan, totals, place)
+        else:
+            batches = InlineStream(dataset, plan.worker, totals, place)
+        if resumed is not None and not opening.is_drawn:
+            resumed.settle()  # replaying the stream has moved the generators
+    else:
+        assert not isinstance(opening.epoch, StreamProgress)
+        if plan.worker.mends:
+            batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
+        else:
+            batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
+    return batches, Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
 
 
-class _Begun:
-    """A sampler whose `iter()` was called already: before the base seed is drawn, as torch does it."""
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """What an epoch begins with."""
 
-    def __init__(self, sampler: Iterable[Any]) -> None:
-        self._iterator = batches_of(sampler)
+    epoch: Epoch
+    base_seed: int
+    number: int
+    """Of the epoch, among those of the base seed."""
+    pipe_seed: int | None
+    is_drawn: bool
+    """Whether its seeds were drawn now."""
 
-    def __iter__(self) -> Any:
-        return self._iterator
+
+def _open(
+    plan: LoaderPlan, dataset: Any, sampler: Iterable[Any], generator: torch.Generator | None, resumed: Resumed | None
+) -> _Opening:
+    """Begin an epoch, or go on with one. What was drawn before the interruption is not drawn again."""
+    if resumed is not None and resumed.base_seed is not None:
+        epoch = resumed.begin()
+        resumed.settle()
+        pipe_seed = shared_pipe_seed(dataset, generator) if resumed.is_new else resumed.pipe_seed
+        return _Opening(epoch, resumed.base_seed, resumed.number, pipe_seed, is_drawn=False)
+    if resumed is not None:
+        resumed.settle()
+    pipe_seed = shared_pipe_seed(dataset, generator)
+    # In torch's order of drawing: `iter(sampler)` is called before the base seed is drawn.
+    begun: Epoch = begin_course(sampler) if plan.worker.source is Source.MAP else sampler
+    return _Opening(begun, draw_seed(generator), 0, pipe_seed, is_drawn=True)
 
 
 def _program(plan: LoaderPlan, dataset: Any) -> Program:

@@ -6,13 +6,13 @@ Dear samples are taken one by one: everything behind a slow sample in the same r
 
 from __future__ import annotations
 
-TARGET_S = 3e-3  # seconds of work per run; less wastes time on the lock, more makes batches wait for one worker
-COLLATED_TARGET_S = 4e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
+TARGET_S = 10e-3  # seconds of work per run; less wastes time on the board, more makes batches wait for one worker
+COLLATED_TARGET_S = 10e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
 MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a worker holds beyond its slot
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
-_SLOW_RUNS = 10  # targets; a run that took less longer than usual was put aside by a busy system, or may as well be
+_SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and holds nobody up
 
 
 class ChunkSizer:
@@ -31,7 +31,7 @@ class ChunkSizer:
         self._mean_s = self._updated(each)
         # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
         beyond = seconds - (count - 1) * self._mean_s
-        self._slow_s = max(_MEMORY * self._slow_s, beyond if beyond > _SLOW_RUNS * self._target_s else 0.0)
+        self._slow_s = max(_MEMORY * self._slow_s, beyond if beyond > _SLOW_S else 0.0)
         self._last = count
 
     def _updated(self, each: float) -> float:

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .._records import StreamStart, StreamState
+
 MOST_FAILURES = 1000  # in a row; a stream that never gives a sample again must not keep its reader busy for ever
 
 
 class Stream:
     """Iterates a dataset once. A batch cut short ends the stream; with `drop_last` it is dropped."""
 
-    def __init__(self, dataset: Iterable[Any], batch_size: int | None, drop_last: bool, keeps: bool = False) -> None:
-        """`keeps`: when the dataset raises, the samples that came before are kept for the next batch."""
-        self._samples: Iterator[Any] = iter(dataset)
+    def __init__(
+        self,
+        dataset: Iterable[Any],
+        batch_size: int | None,
+        drop_last: bool,
+        start: StreamStart | None = None,
+        keeps: bool = False,
+    ) -> None:
+        """`start`: where to begin, if not at the beginning. Batches to be skipped are left to the caller. `keeps`: when
+        the dataset raises, the samples that came before are kept for the next batch."""
+        saved = None if start is None else start.saved
+        self._ended = start is not None and start.ended
+        if saved is not None and saved.of == "dataset":
+            dataset.load_state_dict(saved.state)  # type: ignore[attr-defined]
+        self._samples: Iterator[Any] = iter(()) if self._ended else iter(dataset)
+        if saved is not None and start is not None and saved.of == "iterator" and not (start.ended or start.is_new):
+            self._samples.load_state_dict(saved.state)  # type: ignore[attr-defined]
+        self._holder, self._holder_is = _holder(dataset, self._samples)
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._ended = False
         self._keeps = keeps
         self._kept: list[Any] = []
         self._failures = 0
@@ -51,3 +67,28 @@ class Stream:
         self._kept, self._kept_before = batch, len(batch)
         if self.is_hopeless:
             error.add_note(f"the dataset's iterator raised {MOST_FAILURES} times in a row")
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left, as far as is known."""
+        return self._ended
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether dataset or iterator can save their state now. While samples are kept it would be ahead of them."""
+        return self._holder is not None and not self._kept
+
+    def state(self) -> StreamState:
+        """The state after the last batch. Raises what the user's `state_dict()` raises."""
+        state = None if self._holder is None else self._holder.state_dict()
+        return StreamState(self._holder_is, state, ended=self._ended)
+
+
+def _holder(dataset: Any, iterator: Any) -> tuple[Any, str]:
+    """Who of the two can save its state."""
+    for candidate, name in ((iterator, "iterator"), (dataset, "dataset")):
+        if name == "iterator" and iterator is dataset:
+            continue
+        if callable(getattr(candidate, "state_dict", None)) and callable(getattr(candidate, "load_state_dict", None)):
+            return candidate, name
+    return None, ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .._errors import InternalError
 from .arena import Arena, Stretch
-from .control import Batch, ControlBlock, Flag, Header, State
+from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, State
 from .rows import Column, Kind, Words, table, table_bytes
 
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
@@ -59,6 +59,15 @@ class Board:
             if count and words[self.control.free_base + count - 1] == slot:
                 words[Header.FREE_SLOTS] = count - 1
             words[Header.BINDING] = 0
+
+    def parked(self, worker: int) -> list[tuple[int, int]]:
+        """(batch, place) of the tickets a worker has put aside. Takes no lock."""
+        entries = (self.control.parked(worker, entry) for entry in range(PARKED_PER_WORKER))
+        return [
+            (self._words[at + Parked.BATCH] - 1, self._words[at + Parked.PLACE])
+            for at in entries
+            if self._words[at + Parked.BATCH]
+        ]
 
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""

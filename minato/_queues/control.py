@@ -46,6 +46,10 @@ class Header:
     """Sample layouts registered so far."""
     FREE_SLOTS = 12
     """Slots on the stack of free ones. As many as there are posted batches without a slot."""
+    THRESHOLD_NS = 15
+    """Nanoseconds from which on a sample counts as slow; 0: none does."""
+    ACTIVE = 14
+    """Workers that are meant to run now: at most as many as there are worker records."""
     BINDING = 13
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
     UPDATE = 11
@@ -82,6 +86,10 @@ class Batch:
     """Stream batches: the worker whose stream fills this batch. Otherwise -1."""
     FILLED = 16
     """Rows that hold samples when the batch is ready: all of them, but for the last batch of a stream."""
+    SHIFT = 20
+    """From a ticket's position to the one its seed is derived from: not 0 in what is left of an interrupted epoch."""
+    STREAM_STATE = 21
+    """Stream batches: offset in the slot of the stream's state after this batch; 0: it has none."""
     LEFT_OUT = 17
     """Failed rows among them that are not in the result: `Flag.SHORT`."""
 
@@ -128,8 +136,22 @@ class Worker:
     """Rows claimed and not yet committed."""
     COLLATE = 8
     """The batch being collated, plus one; 0: none."""
+    SLOW = 14
+    """1 while the worker is at a sample that is past the threshold, as far as it has noticed."""
+    TIMES = 13
+    """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
+    RETIRE = 12
+    """1: the worker is to end as soon as it has nothing in hand."""
     CURRENT = 9
     """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
+
+
+class Parked:
+    """Words of an entry of a worker's temp queue: a ticket whose sample was begun and put aside."""
+
+    BATCH = 0
+    """Number of the ticket's batch, plus one; 0: no entry."""
+    PLACE = 1
 
 
 class Current:
@@ -158,7 +180,11 @@ class Phase:
 _HEADER_WORDS = 64
 BATCH_WORDS = 24
 _WORKER_WORDS = 16
-_ORPHANS_PER_WORKER = 4  # a worker leaves at most a run, a claim and a collation behind
+TIMES_PER_WORKER = 64  # newest runs whose time is kept until the main process has read them
+_TIME_WORDS = 2
+PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
+_PARKED_WORDS = 2
+_ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
 _ORPHAN_WORDS = 3
 MOST_REOPENED = 2048  # tickets fetched again at a time, each of them possibly an orphan with a spare row of its own
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -200,11 +226,14 @@ class ControlBlock:
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
+        """Worker records: the most workers there can be at once."""
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
-        self._orphan_base = self._worker_base + workers * _WORKER_WORDS
+        self._parked_base = self._worker_base + workers * _WORKER_WORDS
+        self._times_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS
+        self._orphan_base = self._times_base + workers * TIMES_PER_WORKER * _TIME_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
         words = self.free_base + batches
@@ -218,6 +247,7 @@ class ControlBlock:
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()
+            block.words[Header.ACTIVE] = workers
         except BaseException:
             block.close()
             raise
@@ -234,6 +264,14 @@ class ControlBlock:
     def worker(self, worker: int) -> int:
         """Index of the first word of a worker's record."""
         return self._worker_base + worker * _WORKER_WORDS
+
+    def parked(self, worker: int, entry: int) -> int:
+        """Index of the first word of an entry of a worker's temp queue."""
+        return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
+
+    def times(self, worker: int, count: int) -> int:
+        """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took."""
+        return self._times_base + (worker * TIMES_PER_WORKER + count % TIMES_PER_WORKER) * _TIME_WORDS
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +16,15 @@ class Indices(np.ndarray[tuple[int], np.dtype[np.int64]]):
 
 
 Keys = Sequence[object] | Indices
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A key and the position it had in its epoch, where that cannot be told from its ticket: what is left of an
+    interrupted epoch."""
+
+    key: object
+    origin: int
 
 
 def write_keys(arena: Arena, record: int, keys: Keys) -> int:
@@ -49,3 +59,8 @@ def unpickled(keys: list[object]) -> list[object]:
             wanted: list[object] = pickle.loads(data)[first : first + count]
             return wanted
     return keys
+
+
+def bare(keys: list[object]) -> list[object]:
+    """Keys as the dataset is asked for them."""
+    return [key.key if type(key) is Placed else key for key in keys]

@@ -64,6 +64,16 @@ class Ledger:
         """For each of `count` positions from `first` on, whether it was delivered."""
         return self._delivered[first : first + count]
 
+    def undelivered(self) -> npt.NDArray[np.int64]:
+        """Positions given out and not delivered, ascending. Looks only at those since the oldest of them."""
+        first = next((first for first, _ in self._open.values()), self._issued)
+        return np.flatnonzero(~self._delivered[first : self._issued]) + first
+
+    def tickets_of(self, batch: int) -> range:
+        """The positions of a batch that keeps its members and is not delivered."""
+        first, count = self._open[batch]
+        return range(first, first + count)
+
     def deliver(self, positions: npt.NDArray[np.int64]) -> None:
         """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
         if not len(positions):

@@ -9,8 +9,8 @@ from .._records import Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
-from .control import BATCH_WORDS, Batch, Current, Flag, Header, Phase, State, Worker
-from .keys import Keys, read_keys, unpickled, write_keys
+from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
+from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
 
@@ -29,9 +29,11 @@ class PostingBoard(Board):
         flags: int,
         first: bool,
         worker: int = -1,
+        shift: int = 0,
     ) -> int:
         """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
-        epoch. `worker`: only that worker's stream may fill it. Returns the batch's number."""
+        epoch. `worker`: only that worker's stream may fill it. `shift`: from positions to those that seeds are derived
+        from. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
@@ -50,6 +52,7 @@ class PostingBoard(Board):
         record[Batch.STATE] = State.OPEN
         record[Batch.FLAGS] = flags
         record[Batch.WORKER] = worker
+        record[Batch.SHIFT] = shift
         with self._lock:
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
@@ -141,13 +144,14 @@ class PostingBoard(Board):
             making, collating = self._words[me + Worker.CURRENT], self._words[me + Worker.COLLATE] - 1
             claim, claimed = self._words[me + Worker.CLAIM_BATCH], self._words[me + Worker.CLAIM_COUNT]
             position = self.field(batch, Batch.POSITION) + first
+        names = bare(unpickled(keys))
         current = first + making if 0 <= making < count else None
         if making != Current.COLLATION:
-            return Hand(batch, first, count, unpickled(keys), current)
+            return Hand(batch, first, count, names, current)
         if collating >= 0:
-            return Hand(batch, first, count, unpickled(keys), None, collating)
+            return Hand(batch, first, count, names, None, collating)
         in_hand = range(position, position + (claimed or count))
-        return Hand(batch, first, count, unpickled(keys), None, claim if claimed else batch, in_hand)
+        return Hand(batch, first, count, names, None, claim if claimed else batch, in_hand)
 
     def since_ns(self, worker: int) -> int:
         """When a worker began what it is doing, on the monotonic clock."""
@@ -162,10 +166,39 @@ class PostingBoard(Board):
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
 
+    def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
+        """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
+        go on from. Takes no lock: a run that is overwritten meanwhile is read as the newer one."""
+        words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
+        first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
+        places = (self.control.times(worker, count) for count in range(first, now))
+        return [(words[at], words[at + 1]) for at in places], now
+
+    def set_threshold(self, seconds: float | None) -> None:
+        """From when on a sample counts as slow."""
+        self._words[Header.THRESHOLD_NS] = 0 if seconds is None else max(1, int(seconds * 1e9))
+
+    def engage(self, worker: int) -> None:
+        """A worker is about to be started."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 0
+        self._words[self.control.worker(worker) + Worker.TIMES] = 0
+
+    def dismiss(self, worker: int) -> None:
+        """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
+        self._words[self.control.worker(worker) + Worker.RETIRE] = 1
+
+    def note_left(self, worker: int) -> None:
+        """A worker that was dismissed has ended, with nothing in hand."""
+        self._words[self.control.worker(worker) + Worker.PHASE] = Phase.ABSENT
+
+    def set_active(self, workers: int) -> None:
+        """How many workers share a batch's tickets from now on."""
+        self._words[Header.ACTIVE] = workers
+
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
-        held: set[int] = set()
         with self._lock:
+            held = {batch for worker in range(self.control.workers) for batch, _ in self.parked(worker)}
             for me in map(self.control.worker, range(self.control.workers)):
                 if self._words[me + Worker.COUNT]:
                     held.add(self._words[me + Worker.BATCH])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .._errors import InternalError
 from .board import Board, complete
-from .control import Batch, ControlBlock, Flag, Header, Phase, State, Worker
+from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
 from .ledger import Ledger
 from .rows import Column
 
@@ -66,10 +66,10 @@ def recover(
     control, words = board.control, board.control.words
     with control.lock:
         for worker in set(range(control.workers)) - set(alive):
-            _clear_hand(words, control.worker(worker), withheld if withheld and withheld.worker == worker else None)
+            _clear_hand(control, worker, withheld if withheld and withheld.worker == worker else None)
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
-        hands = _Hands(control)
+        hands = _Hands(board)
         for epoch in epochs:
             _recover_epoch(board, epoch, hands)
         batches = [*void, *(batch for epoch in epochs for batch in epoch.slots)]
@@ -115,8 +115,8 @@ def _void_half_result(board: Board, batch: int) -> None:
 class _Hands:
     """What living workers have in hand."""
 
-    def __init__(self, control: ControlBlock) -> None:
-        words = control.words
+    def __init__(self, board: Board) -> None:
+        control, words = board.control, board.control.words
         self.runs: list[tuple[int, ...]] = []
         self.claims: list[tuple[int, ...]] = []
         self.collating: set[int] = set()
@@ -124,6 +124,8 @@ class _Hands:
             self.runs.append(tuple(words[me + Worker.BATCH : me + Worker.COUNT + 1]))
             self.claims.append(tuple(words[me + Worker.CLAIM_BATCH : me + Worker.CLAIM_COUNT + 1]))
             self.collating.add(words[me + Worker.COLLATE] - 1)
+        for worker in range(control.workers):
+            self.runs += [(batch, place, 1) for batch, place in board.parked(worker)]
 
     def untaken(self, batch: int, tickets: int) -> Mask:
         return _without(self.runs, batch, np.ones(tickets, np.bool_))
@@ -155,8 +157,12 @@ def _rebuild_free_slots(control: ControlBlock, free: list[int]) -> None:
     words[Header.BINDING] = 0
 
 
-def _clear_hand(words: memoryview, me: int, withheld: Withheld | None) -> None:
+def _clear_hand(control: ControlBlock, worker: int, withheld: Withheld | None) -> None:
+    words, me = control.words, control.worker(worker)
     words[me + Worker.PHASE] = Phase.ABSENT
+    words[me + Worker.SLOW] = 0
+    for entry in range(PARKED_PER_WORKER):
+        words[control.parked(worker, entry) + Parked.BATCH] = 0
     if withheld is not None and withheld.place is None:
         return
     for field in (Worker.COUNT, Worker.CLAIM_COUNT, Worker.COLLATE):

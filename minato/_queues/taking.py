@@ -11,8 +11,19 @@ import numpy as np
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import Board, complete
-from .control import BATCH_WORDS, Batch, ControlBlock, Current, Header, Phase, State, Worker
-from .keys import read_keys, unpickled
+from .control import (
+    BATCH_WORDS,
+    PARKED_PER_WORKER,
+    Batch,
+    ControlBlock,
+    Current,
+    Header,
+    Parked,
+    Phase,
+    State,
+    Worker,
+)
+from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
@@ -43,7 +54,7 @@ class TakingBoard(Board):
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
-            return replace(taken, keys=unpickled(taken.keys))
+            return _unpacked(taken)
         return taken
 
     def pull_stream(self) -> Run | None:
@@ -89,6 +100,11 @@ class TakingBoard(Board):
             self._announce()
         return to_collate
 
+    @property
+    def dismissed(self) -> bool:
+        """Whether this worker is to end now."""
+        return bool(self._words[Header.STOP] or self._words[self._me + Worker.RETIRE])
+
     def shorten(self, batch: int, filled: int) -> None:
         """A stream's last batch has only `filled` samples. To be said before they are committed."""
         with self._lock:
@@ -111,6 +127,10 @@ class TakingBoard(Board):
             offset = self._words[at + Batch.HEAP_TOP]
             self._words[at + Batch.HEAP_TOP] = offset + align(nbytes)
             return offset
+
+    def note_stream_state(self, batch: int, offset: int) -> None:
+        """The state of the stream after `batch` is at `offset` of its slot. To be said before the batch is ready."""
+        self._words[self.control.batch(batch) + Batch.STREAM_STATE] = offset
 
     def finish(self, batch: int, offset: int, flags: int, positions: range = _NONE) -> None:
         """Hand in the collated result (or captured error) of a batch, at `offset` of its slot. `positions`: the rows
@@ -143,6 +163,69 @@ class TakingBoard(Board):
             self._put_down(self._words[self._me + Worker.COUNT])
         self._announce()
 
+    def park(self) -> int | None:
+        """Put the single ticket in hand aside, unfinished. Returns its entry of the worker's temp queue, or None if
+        that is full: the ticket stays in hand."""
+        words, me = self._words, self._me
+        with self._lock:
+            for entry in range(PARKED_PER_WORKER):
+                at = self.control.parked(self._worker, entry)
+                if not words[at + Parked.BATCH]:
+                    words[at + Parked.PLACE] = words[me + Worker.FIRST]
+                    words[at + Parked.BATCH] = words[me + Worker.BATCH] + 1  # counts from here on
+                    self._put_down(1)
+                    return entry
+        return None
+
+    def unpark(self, entry: int) -> bool:
+        """Take a parked ticket in hand again. False: nobody waits for it any more."""
+        words, me, at = self._words, self._me, self.control.parked(self._worker, entry)
+        with self._lock:
+            batch = words[at + Parked.BATCH] - 1
+            wanted = words[self.control.batch(batch) + Batch.EPOCH] >= words[Header.LIVE_EPOCH]
+            if wanted:
+                words[me + Worker.BATCH] = batch
+                words[me + Worker.FIRST] = words[at + Parked.PLACE]
+                words[me + Worker.COUNT] = 1
+                self._enter(Phase.FETCHING)
+            words[at + Parked.BATCH] = 0
+        if not wanted:
+            self._announce()
+        return wanted
+
+    def note_time(self, samples: int, seconds: float) -> None:
+        """Leave word of what a run took, for the profile. Takes no lock: this worker alone writes there."""
+        words, me = self._words, self._me
+        at = self.control.times(self._worker, words[me + Worker.TIMES])
+        words[at] = samples
+        words[at + 1] = int(seconds * 1e9)
+        words[me + Worker.TIMES] += 1
+
+    def mark_slow(self, slow: bool) -> None:
+        """Say that this worker is at a sample that is past the threshold, or no longer."""
+        self._words[self._me + Worker.SLOW] = slow
+
+    @property
+    def slow_holders(self) -> int:
+        """Workers that are at a slow sample now, as far as they have noticed."""
+        return sum(self._words[self.control.worker(w) + Worker.SLOW] for w in range(self.control.workers))
+
+    @property
+    def active(self) -> int:
+        """Workers that are meant to run now."""
+        return self._words[Header.ACTIVE]
+
+    @property
+    def threshold_s(self) -> float | None:
+        """Seconds from which on a sample counts as slow; None: none does."""
+        return self._words[Header.THRESHOLD_NS] * 1e-9 or None
+
+    @property
+    def has_open_tickets(self) -> bool:
+        """Whether there is other work to be taken; a look without the lock."""
+        words = self._words
+        return words[Header.PULL] < words[Header.PUBLISHED] or words[Header.ORPHAN_HEAD] < words[Header.ORPHAN_TAIL]
+
     def enter(self, phase: int) -> None:
         """Announce a phase of a worker's life."""
         with self._lock:
@@ -163,7 +246,8 @@ class TakingBoard(Board):
         self._enter(Phase.FETCHING)
         record = words[at : at + BATCH_WORDS].tolist()
         keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)
-        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], record[Batch.POSITION] + first, keys)
+        position = record[Batch.POSITION] + first
+        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], position, keys, None, record[Batch.SHIFT])
 
     def _pull_open(self, want: int, whole_from: int, with_rows: bool) -> Run | None:
         words = self._words
@@ -176,7 +260,7 @@ class TakingBoard(Board):
         if whole_from and first == 0 and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            count = min(want, tickets - first, max(1, tickets // self.control.workers))
+            count = min(want, tickets - first, max(1, tickets // max(1, words[Header.ACTIVE])))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count)
         words[at + Batch.PULLED] = first + count
@@ -268,6 +352,15 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _unpacked(run: Run) -> Run:
+    """A run with its keys as the sampler gave them."""
+    keys = unpickled(run.keys)
+    if not any(type(key) is Placed for key in keys):
+        return replace(run, keys=keys)
+    origins = [key.origin if type(key) is Placed else run.origin(number) for number, key in enumerate(keys)]
+    return replace(run, keys=bare(keys), origins=origins)
 
 
 def _owner_words(positions: range) -> Words:

@@ -8,21 +8,28 @@ _MEMORY = 0.9  # weight of the past in the running size of a batch
 class Window:
     """Batches in flight: the plan's number, or fewer when batches turn out too large for the budget.
 
-    Never below one: a single batch beyond the budget is still delivered, only nothing is fetched ahead of it.
+    Never below one: a single batch beyond the budget is still delivered, only nothing is fetched ahead of it. Until the
+    first batch is delivered nobody knows how large they are: `first` of them are enough to keep every worker busy.
     """
 
-    def __init__(self, most: int, budget_bytes: int) -> None:
+    def __init__(self, most: int, budget_bytes: int, first: int) -> None:
         self._most = most
+        self._first = first
         self._budget = budget_bytes
-        self._batch_bytes = 0.0
+        self._batch_bytes: float | None = None
 
     def observe(self, batch_bytes: int) -> None:
         """A batch of that size was delivered. Growth counts at once, shrinking slowly."""
-        self._batch_bytes = max(batch_bytes, _MEMORY * self._batch_bytes + (1 - _MEMORY) * batch_bytes)
+        before = batch_bytes if self._batch_bytes is None else self._batch_bytes
+        self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
+
+    def resize(self, most: int) -> None:
+        """The plan's number has changed."""
+        self._most = max(1, most)
 
     @property
     def size(self) -> int:
         """Batches that may be in flight."""
-        if self._batch_bytes == 0:
-            return self._most
-        return max(1, min(self._most, int(self._budget / self._batch_bytes)))
+        if self._batch_bytes is None:
+            return min(self._first, self._most)
+        return max(1, min(self._most, int(self._budget / max(1.0, self._batch_bytes))))

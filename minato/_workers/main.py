@@ -56,6 +56,8 @@ class WorkerSpec:
     control: Handle
     batches: int
     """Batch records of the control block."""
+    workers: int
+    """Worker records of the control block."""
     arena: Handle
     wake: Handle
     """eventfd: the main process writes it when there is work for a sleeping worker."""
@@ -75,7 +77,7 @@ class WorkerContext:
     def __init__(self, spec: WorkerSpec, lifeline: int) -> None:
         self.worker = spec.worker
         self.plan = spec.plan
-        self.control = ControlBlock(spec.control.fd, spec.batches, spec.plan.num_workers)
+        self.control = ControlBlock(spec.control.fd, spec.batches, spec.workers)
         self.control.map()
         self.arena = Arena(spec.arena.fd, is_worker=True)
         self.board = TakingBoard(
@@ -90,7 +92,7 @@ class WorkerContext:
 
     @property
     def stopped(self) -> bool:
-        return bool(self.control.words[Header.STOP])
+        return self.board.dismissed
 
     def sleep(self) -> None:
         """Wait until the main process has work, stops the pool, or dies."""

@@ -63,7 +63,7 @@ class WorkerPool:
         self._forks = context.get_start_method() == "fork"
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(plan.num_workers)]
+            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(board.control.workers)]
             self._stack = -1
             if plan.tells_stack:
                 self._stack = _closed_by(opened, os.memfd_create("minato-stack", os.MFD_CLOEXEC))
@@ -72,6 +72,8 @@ class WorkerPool:
             self._descriptors = opened.pop_all()
         self._processes: dict[int, BaseProcess] = {}
         self._pidfds: dict[int, int] = {}
+        self._leaving: set[int] = set()
+        """Workers that were dismissed and have not ended yet."""
         self._poll = select.poll()
         self._poll.register(self.ready, select.POLLIN)
         self._starter: threading.Thread | None = None
@@ -85,6 +87,7 @@ class WorkerPool:
     def start(self, arena: Arena) -> None:
         """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started."""
         workers = range(self._plan.num_workers)
+        self._board.set_active(len(workers))
         all_generators()  # found here once, not by every forked worker
         if self._forks:
             for worker in workers:
@@ -97,8 +100,12 @@ class WorkerPool:
         self._starter.start()
 
     def restart(self, worker: int) -> None:
-        """Start a worker in the place of one that died."""
-        self._start_one(worker)
+        """Start a worker in the place of one that died; one that was to end anyway needs no other."""
+        if worker in self._leaving:
+            self._leaving.discard(worker)
+            self._board.note_left(worker)
+        else:
+            self._start_one(worker)
 
     def _start_all(self, workers: Iterable[int]) -> None:
         try:
@@ -117,6 +124,7 @@ class WorkerPool:
             raise error
 
     def _start_one(self, worker: int) -> None:
+        self._board.engage(worker)
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_main, args=(self._spec(worker),), name=f"minato-worker-{worker}", daemon=False
         )
@@ -136,6 +144,7 @@ class WorkerPool:
             base_seed=self._base_seed,
             control=Handle(self._board.control.fd),
             batches=self._board.control.batches,
+            workers=self._board.control.workers,
             arena=Handle(self._board.arena.fd),
             wake=Handle(self._wake[worker]),
             ready=Handle(self.ready),
@@ -143,6 +152,47 @@ class WorkerPool:
             program=self._program,
             stack=Handle(self._stack) if self._stack >= 0 else None,
         )
+
+    # ---- more and fewer -------------------------------------------------------------------------------------------
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a thread is still starting the first workers."""
+        return self._starter is not None and self._starter.is_alive()
+
+    @property
+    def active(self) -> int:
+        """Workers that run or are being started, but for those that are leaving."""
+        return len(self._pidfds) - len(self._leaving)
+
+    def resize(self, workers: int) -> None:
+        """Start workers, or let some go once they have finished what is in their hands, until `workers` are active.
+        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Not to be called
+        while the first workers are being started."""
+        with self._lock:
+            staying = [worker for worker in self._pidfds if worker not in self._leaving]
+            absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
+        for worker in absent[: max(0, workers - len(staying))]:
+            self._start_one(worker)
+        for worker in sorted(staying)[workers:]:
+            self._leaving.add(worker)
+            self._board.dismiss(worker)
+            self.wake([worker])
+        self._board.set_active(self.active)
+
+    def _see_off(self, ended: list[int]) -> list[int]:
+        """Bury workers that ended because they were dismissed; returns the others."""
+        left = [w for w in ended if w in self._leaving and self._exit_code(w) == 0]
+        for worker in left:
+            self.bury(worker)
+            self._leaving.discard(worker)
+            self._board.note_left(worker)
+        return [worker for worker in ended if worker not in left]
+
+    def _exit_code(self, worker: int) -> int | None:
+        """How a worker ended that has ended. A fork server tells a little later than the process itself."""
+        self._processes[worker].join()
+        return self._processes[worker].exitcode
 
     # ---- wake, wait, watch ----------------------------------------------------------------------------------------
 
@@ -162,7 +212,8 @@ class WorkerPool:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.ready)
         with self._lock:
-            return [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+            ended = [worker for worker, pidfd in self._pidfds.items() if pidfd in fds]
+        return self._see_off(ended) if self._leaving else ended
 
     def interrupt(self) -> None:
         """Make a thread that is in `wait` return."""
@@ -179,6 +230,12 @@ class WorkerPool:
         """Process ids of running workers."""
         with self._lock:
             return {worker: self._processes[worker].pid or 0 for worker in self._pidfds}
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Running workers, in order of their numbers."""
+        with self._lock:
+            return [self._processes[worker] for worker in sorted(self._pidfds)]
 
     def stack_of(self, worker: int) -> str:
         """The Python stack of a worker, innermost call first; empty: it did not answer. For plans that tell it."""

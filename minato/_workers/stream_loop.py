@@ -13,8 +13,10 @@ from .._errors import CapturedError
 from .._fetchers.stream import Stream
 from .._plan import Collate
 from .._queues.control import Batch
-from .._records import Place, Run
+from .._queues.keys import unpickled
+from .._records import Place, Run, StreamStart
 from .datapipes import seed_pipe
+from .stream_account import StreamAccount, skip_batches
 from .writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ class StreamLoop:
         self._writer = writer
         self._by_function = context.plan.collate is not Collate.ROWS
         self._stream: Stream | None = None
+        self._start: StreamStart | None = None
+        self._account = StreamAccount()
         self._epoch = -1
 
     def run(self) -> None:
@@ -44,31 +48,57 @@ class StreamLoop:
                 self._fill(run)
 
     def _fill(self, run: Run) -> None:
-        plan, batch = self._context.plan, run.batch
+        batch = run.batch
         try:
             if run.epoch != self._epoch or self._stream is None:
                 self._context.sync_dataset()
-                self._stream, self._epoch = None, run.epoch
-                if isinstance(self._context.dataset, IterDataPipe):
-                    seed_pipe(self._context.dataset, run.seed)
-                self._stream = Stream(self._context.dataset, plan.batch_size, plan.drop_last, keeps=plan.skips)
+                self._stream = None
+                self._stream = self._begin(run)
             samples = self._stream.next_batch()
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, iterating the dataset"
             hopeless = self._stream is None or self._stream.is_hopeless
-            self._writer.fail(batch, CapturedError.capture(error, where, self._worker, final=hopeless), range(1))
+            captured = CapturedError.capture(error, where, self._worker, final=hopeless)
+            self._writer.fail(batch, captured, range(1), self._save_state)
             return
         if not samples:
+            self._save_state(batch)
             self._board.end_stream(batch)
         elif self._by_function:
-            self._writer.collate(batch, samples, range(len(samples)))
+            self._writer.collate(batch, samples, range(len(samples)), self._save_state)
         else:
             self._write_rows(batch, samples)
+
+    def _begin(self, run: Run) -> Stream:
+        """Begin the epoch of a run, or what is left of it."""
+        plan, dataset = self._context.plan, self._context.dataset
+        if run.epoch != self._epoch:  # otherwise it could not be begun before, and is to begin where it should have
+            key = unpickled(run.keys)[0]
+            self._start = key if isinstance(key, StreamStart) else None
+        is_first, start, self._epoch = self._epoch in (-1, run.epoch), self._start, run.epoch
+        self._account.begin(start, is_first)
+        if isinstance(dataset, IterDataPipe):
+            seed_pipe(dataset, run.seed)
+        stream = Stream(dataset, plan.batch_size, plan.drop_last, start, keeps=plan.skips)
+        if start is not None:
+            skip_batches(stream, start.skip, self._collate if self._by_function else None, self._context)
+        self._account.begun(start)
+        return stream
+
+    def _collate(self, samples: list[object]) -> object:
+        return self._context.plan.collate_fn(samples[0] if self._context.plan.collate is Collate.NONE else samples)
+
+    def _save_state(self, batch: int) -> None:
+        """Hand in the stream's state with a batch, where there is one that the main process does not know."""
+        packed = None if self._stream is None else self._account.state_after_batch(self._stream)
+        if packed is not None:
+            self._writer.save_stream_state(batch, packed)
 
     def _write_rows(self, batch: int, samples: list[object]) -> None:
         if len(samples) < self._board.field(batch, Batch.ROWS):
             self._board.shorten(batch, len(samples))
         place = Place(batch, 0, len(samples))
         self._writer.write(place, samples)
+        self._save_state(batch)
         if self._board.commit(place, range(len(samples))):
             self._writer.collate_rows(batch)

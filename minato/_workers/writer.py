@@ -26,6 +26,8 @@ from .._records import Place
 from .generators import mix
 from .randomness import COLLATE_SALT, Randomness, Reseed
 
+OfBatch = Callable[[int], object]
+
 
 class BatchWriter:
     """Writes rows and results for one worker."""
@@ -133,9 +135,12 @@ class BatchWriter:
         texts = texts_of_row(table, row, memory) if self._book.layout(word).texts else []
         return self._columns_of(slot, word, rows).read(row, texts)
 
-    def collate(self, batch: int, samples: Sequence[Any], positions: range = range(0)) -> None:
+    def collate(
+        self, batch: int, samples: Sequence[Any], positions: range = range(0), before_finish: OfBatch | None = None
+    ) -> None:
         """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
-        the samples, if their rows were not committed before."""
+        the samples, if their rows were not committed before. `before_finish`: what is to be done before the batch is
+        ready."""
         slot = self._board.bind_slot(batch)
         flags = Flag.RESULT
         self._board.current[0] = Current.COLLATION
@@ -145,19 +150,28 @@ class BatchWriter:
             where = f"in DataLoader worker process {self._worker}, collating"
             captured = CapturedError.capture(error, where, self._worker, "collate")
             offset, flags = self._store(batch, slot, captured), flags | Flag.ERROR
+        if before_finish is not None:
+            before_finish(batch)
         self._board.current[0] = Current.NOTHING
         self._board.finish(batch, offset, flags, positions)
 
-    def fail(self, batch: int, error: CapturedError, positions: range) -> None:
+    def fail(self, batch: int, error: CapturedError, positions: range, before_finish: OfBatch | None = None) -> None:
         """Hand in an error as the result of a batch."""
         offset = self._store(batch, self._board.bind_slot(batch), error)
+        if before_finish is not None:
+            before_finish(batch)
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
+
+    def save_stream_state(self, batch: int, packed: bytes) -> None:
+        """Leave the state of this worker's stream with a batch that is not ready yet."""
+        self._board.note_stream_state(batch, self._store(batch, self._board.bind_slot(batch), packed))
 
     def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
         value = samples[0] if self._single else list(samples)
         if self._randomness is None:
             return self._function(value)
         seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)
+        position += self._board.field(batch, Batch.SHIFT)
 
         def call(reseed: Reseed | None) -> list[Any]:
             if reseed is not None:

@@ -172,3 +172,21 @@ def test_a_batch_can_be_pickled_cloned_shared_and_resized(loader_class, num_work
     assert torch.equal(second.clone(), second)
     assert torch.equal(third.share_memory_()[0], Rows(8)[4])
     assert fourth.reshape(4, 3).unsqueeze_(0).shape == (1, 4, 3)
+
+
+def test_a_subclass_may_keep_an_iterator_of_its_own(loader_class, num_workers):
+    """As some trainers do: they call torch's `_get_iterator` and `_shutdown_workers`, and look at `_workers`."""
+
+    class Keeping(loader_class):
+        def reset(self):
+            self.kept = self._get_iterator()
+
+    loader = Keeping(Indices(6), batch_size=2, num_workers=num_workers)
+    for _ in range(2):
+        loader.reset()
+        first = next(loader.kept)
+        assert first.tolist() == [0, 1]
+        if num_workers:
+            assert len(loader.kept._workers) == num_workers
+            assert all(worker.is_alive() for worker in loader.kept._workers)
+            loader.kept._shutdown_workers()

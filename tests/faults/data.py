@@ -129,6 +129,18 @@ class DiesStarting:
         self.marks.sign("started")
 
 
+class DiesStartingOften:
+    """As worker_init_fn: worker 0 dies in its start, `times` times."""
+
+    def __init__(self, marks, times):
+        self.marks, self.times = marks, times
+
+    def __call__(self, worker_id):
+        if worker_id == 0 and any(self.marks.once(f"death-{number}") for number in range(self.times)):
+            die("SIGKILL")
+        self.marks.sign("started")
+
+
 class Signs:
     """As worker_init_fn: every worker signs."""
 

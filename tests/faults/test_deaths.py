@@ -22,6 +22,7 @@ from .data import (
     DiesCollating,
     DiesOnce,
     DiesStarting,
+    DiesStartingOften,
     Rows,
     Sleepy,
 )
@@ -108,6 +109,16 @@ def test_death_at_the_start_is_followed_by_another_start(way, marks):
     assert_whole_epoch(batches, in_order=True)
     assert_one_death_told(caught, marks.read("death-start"), way)
     assert loader.stats().worker_restarts == 1
+
+
+def test_a_worker_that_dies_again_and_again_in_its_start_comes_up_at_last(in_order, marks):
+    dataset = AfterMarks(LENGTH, marks, "started", 2)
+    init = DiesStartingOften(marks, times=4)
+    loader = DataLoader(dataset, BATCH, num_workers=2, in_order=in_order, worker_init_fn=init)
+    with caught_warnings() as caught:
+        batches = list(loader)
+    assert_whole_epoch(batches, in_order)
+    assert len(caught) == loader.stats().worker_restarts == 4
 
 
 def test_death_of_all_workers_while_they_sleep_loses_nothing(in_order):

@@ -27,12 +27,13 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_queues": L0,
     "_fetchers": L0,
     "_scheduler": L0,
-    "_workers": L0 | {"_queues", "_fetchers"},
+    "_staged": L0,
+    "_workers": L0 | {"_queues", "_fetchers", "_staged"},
     "_device": L0,
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
-    "__init__": L0 | {"_dataloader", "errors"},
+    "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 

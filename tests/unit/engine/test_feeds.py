@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minato._engine.feeds import StreamFeed, TicketFeed, make_feed
+from minato._engine.feeds import StreamFeed, make_feed
 from minato._plan import Collate, Order, Source, WorkerPlan
 from minato._queues.arena import Arena
 from minato._queues.control import Batch, ControlBlock, Flag
@@ -105,7 +105,7 @@ def test_an_error_of_the_sampler_posts_nothing(board: PostingBoard) -> None:
 
 def test_a_delivered_batch_may_still_have_stragglers(board: PostingBoard) -> None:
     """When samples overtake, a batch's tickets may outlive its rows: its record stays in use."""
-    feed = TicketFeed(0, 0, plan(order=Order.SAMPLES_OVERTAKE), iter([[1, 2], [3, 4]]))
+    feed = make_feed(0, 0, plan(order=Order.SAMPLES_OVERTAKE), [[1, 2], [3, 4]])
     post_all(feed, board)
     feed.out.remove(0)
     assert feed.oldest == 0
@@ -116,7 +116,7 @@ def test_a_delivered_batch_may_still_have_stragglers(board: PostingBoard) -> Non
 
 
 def test_in_order_recovery_needs_no_ledger() -> None:
-    assert TicketFeed(0, 0, plan(), iter(())).open_epoch().ledger is None
+    assert make_feed(0, 0, plan(), ()).open_epoch().ledger is None
 
 
 def stream(order: Order = Order.IN_ORDER, **changed: Any) -> StreamFeed:

@@ -31,7 +31,7 @@ COLUMN = 4096  # bytes; where the samples begin in a slot, beyond the little tha
 
 
 class Hand:
-    """One worker, step by step: pull, (claim), write, commit, (collate, finish)."""
+    """One worker, step by step: pull, (park, unpark), (claim), write, commit, (collate, finish)."""
 
     def __init__(self, crew: Crew, worker: int) -> None:
         self.crew = crew
@@ -44,6 +44,8 @@ class Hand:
         self.written = False
         self.collating: int | None = None
         self.result: tuple[int, int, range] | None = None
+        self.parked: list[tuple[Run, int]] = []
+        self.resumed = False
 
     @property
     def next_call(self) -> str:
@@ -53,8 +55,14 @@ class Hand:
         if self.collating is not None:
             return "collate"
         if self.run is None:
-            return "pull"
+            resumes = self.parked and (len(self.parked) > 1 or not self.board.has_open_tickets)
+            return "unpark" if resumes else "pull"
+        if self.place is None and self._would_park(self.run):
+            return "park"
         return "claim" if self.place is None else "commit" if self.written else "bind"
+
+    def _would_park(self, run: Run) -> bool:
+        return self.crew.parks and not self.resumed and len(run.keys) == 1 and run.position % 2 == 0
 
     def step(self, want: int = 2) -> bool:
         """The next call of this worker on the board. False: there was nothing to do."""
@@ -68,6 +76,14 @@ class Hand:
         match self.next_call:
             case "pull":
                 return self._pull(want)
+            case "park":
+                entry = self.board.park()
+                assert entry is not None and self.run is not None
+                self.parked.append((self.run, entry))
+                self.run = None
+            case "unpark":
+                run, entry = self.parked.pop(0)
+                self.run, self.done, self.resumed = (run, 0, True) if self.board.unpark(entry) else (None, 0, False)
             case "claim":
                 self._find_place(self.run)
             case "bind":
@@ -86,7 +102,7 @@ class Hand:
             self.collating = taken.batch
         elif taken is not None:
             assert taken.keys == [KEY_BASE + taken.position + i for i in range(len(taken.keys))]
-            self.run, self.done = taken, 0
+            self.run, self.done, self.resumed = taken, 0, False
             self.place, self.written = taken.place, False
             assert taken.place is None or taken.place.count == len(taken.keys)
         return taken is not None
@@ -148,8 +164,17 @@ class Hand:
 class Crew:
     """The main process: posts, delivers, recovers, abandons."""
 
-    def __init__(self, late: bool, collates: bool, workers: int = 3, window: int = 3, rows: int = 4) -> None:
+    def __init__(
+        self,
+        late: bool,
+        collates: bool,
+        parks: bool = False,
+        workers: int = 3,
+        window: int = 3,
+        rows: int = 4,
+    ) -> None:
         self.late = late
+        self.parks = parks
         self.collates = collates
         self.whole_from = 4 if collates else 0
         self.rows = rows
@@ -276,6 +301,7 @@ class Crew:
         """What `held` should say, from what the workers know themselves."""
         held = set()
         for hand in (h for h in self.hands if not h.dead):
+            held |= {run.batch for run, _ in hand.parked}
             held |= {hand.run.batch} if hand.run is not None else set()
             held |= {hand.place.batch} if hand.place is not None else set()
             held |= {hand.collating} if hand.collating is not None else set()

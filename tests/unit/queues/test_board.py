@@ -23,10 +23,11 @@ class BoardMachine(RuleBasedStateMachine):
     late: bool
     collates: bool
     fused: bool
+    parks = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.crew = Crew(self.late, self.collates, WORKERS)
+        self.crew = Crew(self.late, self.collates, self.parks, WORKERS)
 
     @rule(rows=st.sampled_from([4, 4, 4, 3]))
     @precondition(lambda self: self.crew.may_post())
@@ -114,3 +115,9 @@ def test_everything_is_delivered_once_when_workers_die_between_calls(late: bool,
 @MODES
 def test_everything_is_delivered_once_when_workers_die_inside_calls(late: bool, collates: bool) -> None:
     run_state_machine_as_test(machine(late=late, collates=collates, fused=True), settings=SETTINGS)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "overtaking"])
+@pytest.mark.parametrize("fused", [False, True], ids=["between calls", "inside calls"])
+def test_everything_is_delivered_once_when_samples_are_parked(late: bool, fused: bool) -> None:
+    run_state_machine_as_test(machine(late=late, collates=False, fused=fused, parks=True), settings=SETTINGS)

@@ -19,9 +19,9 @@ SCENARIOS = [(1, 0), (1, 3), (4, 0), (4, 1)]  # tickets per pull, and at which o
 
 
 @contextmanager
-def crew(late: bool, collates: bool, orphans: bool = False) -> Iterator[Crew]:
+def crew(late: bool, collates: bool, parks: bool = False, orphans: bool = False) -> Iterator[Crew]:
     """Three batches for three workers. `orphans`: left over by a worker that died before, and its rows too."""
-    made = Crew(late, collates, workers=3)
+    made = Crew(late, collates, parks, workers=3)
     try:
         for _ in range(3):
             made.post()
@@ -67,11 +67,11 @@ def check_that_work_goes_on(made: Crew, want: int, others: int) -> None:
     made.finish()
 
 
-def failures(late: bool, collates: bool, call: str, orphans: bool, others: int) -> list[object]:
+def failures(late: bool, collates: bool, parks: bool, call: str, orphans: bool, others: int) -> list[object]:
     found: list[object] = []
     for want, occurrence in SCENARIOS:
         for stores in count():
-            with crew(late, collates, orphans) as made:
+            with crew(late, collates, parks, orphans) as made:
                 if not kill_inside(made, call, want, occurrence, stores):
                     break
                 try:
@@ -82,17 +82,21 @@ def failures(late: bool, collates: bool, call: str, orphans: bool, others: int) 
 
 
 MODES = {
-    "in order": (False, False),
-    "overtaking": (True, False),
-    "in order, collated": (False, True),
-    "overtaking, collated": (True, True),
+    "in order": (False, False, False),
+    "overtaking": (True, False, False),
+    "in order, collated": (False, True, False),
+    "overtaking, collated": (True, True, False),
+    "in order, parking": (False, False, True),
+    "overtaking, parking": (True, False, True),
 }
+CALLS = ["pull", "claim", "bind", "commit", "collate", "finish"]
 
 
 def cases() -> Iterator[Any]:
-    calls = ["pull", "claim", "bind", "commit", "collate", "finish"]
-    for case in itertools.product(MODES, calls, [False, True], [0, 5, 40]):
+    for case in itertools.product(MODES, [*CALLS, "park", "unpark"], [False, True], [0, 5, 40]):
         mode, call, orphans, others = case
+        if (call in ("park", "unpark")) > MODES[mode][2]:
+            continue
         label = f"{mode}, {call}, {'with orphans' if orphans else 'fresh'}, {others} steps later"
         yield pytest.param(*case, id=label)
 

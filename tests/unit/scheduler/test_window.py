@@ -12,7 +12,7 @@ from minato._scheduler.window import Window
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ([], 8),
+        ([], 3),
         ([0], 8),
         ([1], 8),
         ([125], 8),
@@ -25,14 +25,14 @@ from minato._scheduler.window import Window
     ],
 )
 def test_the_window_follows_the_largest_batch_seen_lately(sizes: list[int], expected: int) -> None:
-    window = Window(8, 1000)
+    window = Window(8, 1000, first=3)
     for size in sizes:
         window.observe(size)
     assert window.size == expected
 
 
 def test_it_shrinks_at_once_and_opens_slowly() -> None:
-    window = Window(10, 1000)
+    window = Window(10, 1000, first=3)
     window.observe(1000)
     sizes = []
     for _ in range(60):
@@ -45,8 +45,12 @@ def test_it_shrinks_at_once_and_opens_slowly() -> None:
 
 @given(st.integers(1, 100), st.integers(1, 10**12), st.lists(st.integers(0, 10**12), max_size=20))
 def test_it_stays_between_one_and_the_plan_and_under_the_budget(most: int, budget: int, sizes: list[int]) -> None:
-    window = Window(most, budget)
+    window = Window(most, budget, first=3)
     for size in sizes:
         window.observe(size)
         assert 1 <= window.size <= most
         assert window.size == 1 or window.size * size <= budget * (1 + 1e-9)
+
+
+def test_before_the_first_batch_it_is_no_wider_than_the_plan() -> None:
+    assert Window(2, 1000, first=3).size == 2

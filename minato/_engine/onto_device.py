@@ -1,0 +1,44 @@
+"""Between a loader's batches and a device: what `device=` puts behind `next()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from .._device.pinning import Pinner
+from .._device.prefetch import DevicePrefetcher
+from .._device.runtime import AcceleratorRuntime, DeviceRuntime
+from .engine import Engine
+
+make_runtime: Callable[[], DeviceRuntime] = AcceleratorRuntime
+"""Replaced by tests: there is no accelerator to test with."""
+
+
+class _Batches(Protocol):
+    def next_batch(self) -> Any: ...
+
+
+def make_prefetcher(
+    batches: _Batches, pinner: Pinner, devices: Sequence[torch.device], depth: int
+) -> DevicePrefetcher | None:
+    """Copies batches to `devices` ahead of use; None if there are no devices to copy to."""
+    if not devices:
+        return None
+    # Without workers every batch is ready: fetching it is what `next()` is there for.
+    is_ready = _Readiness(batches) if isinstance(batches, Engine) else lambda: True
+    return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime())
+
+
+class _Readiness:
+    """Whether an engine can deliver a batch without waiting."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __call__(self) -> bool:
+        engine = self._engine
+        with engine._in_use:
+            engine._check_open()
+            return engine._pick() is not None

@@ -1,0 +1,335 @@
+"""The default policy for the number of workers: try, measure, keep what helped.
+
+Every move is a trial: the throughput before it is the baseline, the throughput after it, measured when the new workers
+are up, decides whether it stays. What the controller tries:
+
+    the consumer waits, CPU to spare        more workers, beyond the cores too; the less CPU is used, the larger a step
+    the consumer waits, CPU used up         not more than one worker per allowed core
+    more workers did not help               fewer, if more never helped; half as many more, and so on
+    nobody waits and the queue stays full   fewer workers, a few at a time
+
+What did not help is taken back. When nothing helps any more the count rests; after a while, each time longer, a small
+step is tried again. A drift of the throughput ends a rest at once, and everything learned is forgotten.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+
+from .policy import Controller, Decision, Observation, WorkerLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ClimbingPolicy:
+    """The constants of the default policy."""
+
+    period_s: float = 0.4
+    measure: int = 3
+    """Observations that make a measurement, at least."""
+    measure_samples: int = 40
+    """Samples that make a measurement, at least, and three for each worker; unless that takes `longest_measure_s`."""
+    longest_measure_s: float = 10.0
+    remember: int = 12
+    """Observations at one count that make the baseline of a trial, at most."""
+    least_gain: float = 0.03
+    """Growth of the throughput that makes a trial worth keeping, as a share."""
+    starving_from: float = 0.03
+    """Share of the time that the consumer waits, from which on more workers are wanted."""
+    cpu_full: float = 0.9
+    """Share of the allowed cores' time from which on CPU is what is missing."""
+    largest_step: float = 4.0
+    smallest_step: float = 1.25
+    """Workers after a trial, as a multiple of those before: at most, and at least (but one worker)."""
+    full_from: float = 0.9
+    """Occupancy of the queue from which on workers are more than needed."""
+    patience: int = 8
+    """Measurements with a full queue before workers are taken away; four times as many each time that was wrong."""
+    rest_s: float = 15.0
+    """Seconds of rest after nothing helped; doubles each time, up to `longest_rest_s`."""
+    longest_rest_s: float = 240.0
+    drift: float = 0.3
+    """Change of the throughput, as a share, that ends a rest."""
+
+    def begin(self, limits: WorkerLimits) -> Controller:
+        """A controller for one loader."""
+        return _Climber(self, limits)
+
+
+class _Aim(enum.Enum):
+    """What a trial is for."""
+
+    GROW = "more workers"
+    FEWER = "fewer workers, since more do not help"
+    TO_CORES = "no more workers than cores, since the CPU is used up"
+    SPARE = "fewer workers, since the queue stays full"
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The mean of some observations at one worker count."""
+
+    workers: int
+    throughput: float
+    wait_share: float
+    cpu_share: float
+    occupancy: float
+    error: float
+    """Standard error of the throughput."""
+
+    @classmethod
+    def of(cls, observations: list[Observation]) -> _Measured:
+        count = len(observations)
+        throughput = sum(one.throughput for one in observations) / count
+        squares = sum((one.throughput - throughput) ** 2 for one in observations)
+        return cls(
+            observations[-1].workers,
+            throughput,
+            sum(one.wait_share for one in observations) / count,
+            sum(one.cpu_share for one in observations) / count,
+            sum(one.queue_occupancy for one in observations) / count,
+            math.sqrt(squares / max(1, count - 1) / count),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    aim: _Aim
+    baseline: _Measured
+    target: int
+
+
+_START_S = 10.0  # seconds for workers to come up or to finish; then the count that is there is what we work with
+
+
+class _Climber:
+    def __init__(self, policy: ClimbingPolicy, limits: WorkerLimits) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._cores = max(1, math.floor(limits.cores))
+        self._wanted: int | None = None
+        """Workers asked for; None before the first observation."""
+        self._asked_at = 0.0
+        self._counted_from: float | None = None
+        """When the workers asked for were there; None until then. What is measured right after is not used."""
+        self._settling = True
+        self._observations: list[Observation] = []
+        self._remembered: deque[Observation] = deque(maxlen=policy.remember)
+        """The last observations at the present count."""
+        self._trial: _Trial | None = None
+        self._full = 0
+        """Measurements in a row with a full queue."""
+        self._patience = policy.patience
+        self._rest_until: float | None = None
+        self._rests = 0
+        self._resting_at: _Measured | None = None
+        self._cores_are_worse = False
+        """Known: one worker per core gives less although the CPU is used up, since the work waits as well."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._too_many: int | None = None
+        """The smallest count known to be no better than a smaller one."""
+        self._too_few: int | None = None
+        """The largest count known to be worse than a larger one."""
+        self._growth_paid = False
+        """The last growth gave at least half of what so many more workers can give: fewer are not the better."""
+        self._cautious = False
+        """Only a small step is tried: the count has rested here."""
+
+    def decide(self, observation: Observation) -> Decision:
+        if self._wanted is None:
+            return self._ask(observation.workers, "start", observation)
+        if observation.workers != self._wanted and not self._settle_for(observation):
+            return self._stay("workers are starting or finishing", observation)
+        if observation.throughput <= 0 and observation.wait_share <= 0:
+            self._start_measuring()  # whoever comes back from a pause finds a full queue
+            return self._stay("nobody asks for batches", observation)
+        if self._settling:
+            self._settling = not self._has_settled(observation)
+            return self._stay("settling", observation)
+        self._observations.append(observation)
+        self._remembered.append(observation)
+        if not self._is_enough():
+            return self._stay("measuring", observation)
+        measured = _Measured.of(self._observations)
+        self._observations.clear()
+        if self._trial is not None:
+            return self._judge(self._trial, measured, observation)
+        return self._consider(measured, observation)
+
+    def _has_settled(self, observation: Observation) -> bool:
+        """Whether what is measured from now on belongs to the present count: each worker has done a sample with it."""
+        if self._counted_from is None:
+            self._counted_from = observation.time
+            return False
+        elapsed = observation.time - self._counted_from
+        one_sample_each = observation.workers / observation.throughput if observation.throughput > 0 else math.inf
+        return elapsed >= min(self._policy.longest_measure_s, one_sample_each)
+
+    def _is_enough(self) -> bool:
+        """Whether the observations make a measurement."""
+        policy, seen = self._policy, self._observations
+        long = len(seen) * policy.period_s >= policy.longest_measure_s
+        samples = sum(one.throughput for one in seen) * policy.period_s
+        needed = max(policy.measure_samples, 3 * seen[-1].workers)
+        return len(seen) >= policy.measure and (samples >= needed or long)
+
+    # ---- moves ----------------------------------------------------------------------------------------------------
+
+    def _consider(self, measured: _Measured, observation: Observation) -> Decision:
+        """No trial is under way: is there reason for one?"""
+        if measured.wait_share <= self._policy.starving_from:
+            return self._consider_sparing(measured, observation)
+        self._full = 0
+        if self._is_resting(measured, observation):
+            return self._stay("at rest: nothing tried here helped", observation)
+        workers = measured.workers
+        used_up = measured.cpu_share >= self._policy.cpu_full
+        cores = self._limits.clamp(self._cores)
+        if used_up and workers > cores and not self._cores_are_worse:
+            return self._try(_Aim.TO_CORES, cores, observation)
+        more = self._more(measured, min(self._limits.most, self._cores) if used_up else self._limits.most)
+        fewer = self._fewer(workers, used_up)
+        downhill = fewer < workers and self._too_many is not None and not self._growth_paid
+        if more > workers and not downhill:
+            return self._try(_Aim.GROW, more, observation)
+        if fewer < workers:
+            return self._try(_Aim.FEWER, fewer, observation)
+        self._rest_from(measured, observation)
+        return self._stay("at rest: nothing tried here helped", observation)
+
+    def _more(self, measured: _Measured, most: int) -> int:
+        """A larger count to try: as far as the unused CPU suggests, at most half way to one known not to help."""
+        workers, policy = measured.workers, self._policy
+        factor = policy.smallest_step if self._cautious else policy.largest_step
+        if measured.cpu_share > 0:
+            factor = min(factor, max(policy.smallest_step, policy.cpu_full / measured.cpu_share))
+        target = max(workers + 1, math.ceil(workers * factor))
+        if self._too_many is not None and target >= self._too_many:
+            target = workers + (self._too_many - workers) // 2
+            if target - workers < max(1, workers // 10):
+                return workers  # close enough
+        return min(most, target)
+
+    def _fewer(self, workers: int, used_up: bool) -> int:
+        """A smaller count to try; `workers` itself if there is none, or no sign that fewer might be better."""
+        target = self._limits.clamp(workers - max(1, workers // (8 if self._cautious else 3)))
+        grown_to_the_top = self._too_many is None and self._growth_paid
+        busy_cores = used_up and workers <= self._cores
+        known_worse = self._too_few is not None and target <= self._too_few
+        return workers if grown_to_the_top or busy_cores or known_worse else target
+
+    def _consider_sparing(self, measured: _Measured, observation: Observation) -> Decision:
+        """Nobody waits. A queue that stays full says that there are more workers than needed."""
+        self._full = self._full + 1 if measured.occupancy >= self._policy.full_from else 0
+        fewer = self._limits.clamp(measured.workers - max(1, measured.workers // 8))
+        if self._full < self._patience or fewer >= measured.workers:
+            return self._stay("enough: the consumer does not wait", observation)
+        return self._try(_Aim.SPARE, fewer, observation)
+
+    def _try(self, aim: _Aim, target: int, observation: Observation) -> Decision:
+        self._trial = _Trial(aim, _Measured.of(list(self._remembered)), target)
+        return self._ask(target, f"trial: {aim.value}", observation)
+
+    # ---- verdicts -------------------------------------------------------------------------------------------------
+
+    def _judge(self, trial: _Trial, measured: _Measured, observation: Observation) -> Decision:
+        """Keep the move and see what comes next, or take it back."""
+        self._trial = None
+        before = trial.baseline.throughput
+        gain = measured.throughput / before - 1 if before > 0 else math.inf
+        if self._is_kept(trial, measured, gain):
+            self._learn_from_success(trial, gain)
+            following = self._consider(measured, observation)
+            return replace(following, reason=f"kept: {trial.aim.value}, throughput {gain:+.1%}; {following.reason}")
+        self._learn_from_failure(trial)
+        return self._ask(trial.baseline.workers, f"taken back: {trial.aim.value}, throughput {gain:+.1%}", observation)
+
+    def _is_kept(self, trial: _Trial, measured: _Measured, gain: float) -> bool:
+        policy = self._policy
+        starving = measured.wait_share > policy.starving_from
+        no_worse = gain > -policy.least_gain
+        if trial.aim is _Aim.SPARE:
+            return no_worse and not starving and measured.occupancy >= policy.full_from
+        if trial.aim is _Aim.TO_CORES:
+            return no_worse
+        if no_worse and not starving:
+            return True
+        if trial.aim is _Aim.GROW:  # a small step cannot gain much: half of what it could
+            return gain >= min(policy.least_gain, (trial.target / trial.baseline.workers - 1) / 2)
+        noise = math.hypot(trial.baseline.error, measured.error) / max(trial.baseline.throughput, measured.throughput)
+        return gain >= max(policy.least_gain / 3, 2 * noise)
+
+    def _learn_from_success(self, trial: _Trial, gain: float) -> None:
+        if trial.aim is _Aim.GROW:
+            self._too_few = trial.baseline.workers
+            self._growth_paid = gain >= (trial.target / trial.baseline.workers - 1) / 2
+            self._cores_are_worse |= trial.baseline.workers >= self._limits.clamp(self._cores)
+            self._rests = 0
+        elif trial.aim is not _Aim.SPARE:
+            self._too_many = trial.baseline.workers
+            self._rests = 0
+
+    def _learn_from_failure(self, trial: _Trial) -> None:
+        if trial.aim is _Aim.SPARE:
+            self._patience *= 4
+            self._full = 0
+        elif trial.aim is _Aim.GROW:
+            self._too_many = trial.target
+        else:
+            self._too_few = trial.target
+            self._cores_are_worse |= trial.aim is _Aim.TO_CORES
+
+    # ---- rest -----------------------------------------------------------------------------------------------------
+
+    def _is_resting(self, measured: _Measured, observation: Observation) -> bool:
+        resting_at = self._resting_at
+        if resting_at is None or self._rest_until is None:
+            return False
+        change = abs(measured.throughput - resting_at.throughput)
+        drifted = change > self._policy.drift * max(resting_at.throughput, measured.throughput)
+        if not drifted and observation.time < self._rest_until:
+            return True
+        self._rest_until = self._resting_at = None
+        self._too_many, self._cautious = None, True
+        if drifted:
+            self._forget()
+            self._rests = 0
+            self._cores_are_worse = False
+        return False
+
+    def _rest_from(self, measured: _Measured, observation: Observation) -> None:
+        policy = self._policy
+        self._rest_until = observation.time + min(policy.longest_rest_s, policy.rest_s * 2**self._rests)
+        self._rests += 1
+        self._resting_at = measured
+
+    # ---- answers --------------------------------------------------------------------------------------------------
+
+    def _settle_for(self, observation: Observation) -> bool:
+        """Whether to stop waiting for the count that was asked for, and take the one that is there."""
+        if observation.time - self._asked_at < _START_S:
+            return False
+        self._wanted, self._asked_at = self._limits.clamp(observation.workers), observation.time
+        self._trial = None
+        self._start_measuring()
+        return self._wanted == observation.workers
+
+    def _start_measuring(self) -> None:
+        self._settling = True
+        self._counted_from = None
+        self._observations.clear()
+        self._remembered.clear()
+
+    def _ask(self, target: int, reason: str, observation: Observation) -> Decision:
+        self._wanted = self._limits.clamp(target)
+        self._asked_at = observation.time
+        self._start_measuring()
+        return Decision(self._wanted, reason, observation)
+
+    def _stay(self, reason: str, observation: Observation) -> Decision:
+        assert self._wanted is not None
+        return Decision(self._wanted, reason, observation)

@@ -1,0 +1,197 @@
+"""What samples cost: totals, stages and sizes over a sliding window, and the threshold that follows from them.
+
+Samples that came from a cache cost something else than those that were made, so the two have windows and thresholds of
+their own. Memory is bounded by the windows; a sample costs an append or two, and every so often a sort of one window.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .quantiles import SlidingWindow, evenly_spaced, quantile
+from .threshold import Reason, Threshold, ThresholdRule
+
+WINDOW = 1024  # samples
+STAGE_WINDOW = 256  # samples, per stage
+MOST_STAGES = 64  # a pipeline with more is one whose names change; the first ones are kept
+RECONSIDER_EVERY = 64  # samples: a sort of the window costs as much as a hundred appends
+_FORMAT = 1
+_SAVED_TOTALS = 256  # numbers per window in a saved profile
+_SAVED_OTHERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """One stage of the pipeline, over the window. Seconds."""
+
+    name: str
+    median: float
+    p75: float
+    p95: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSummary:
+    """What is known about the cost of samples. Seconds and bytes; zeros where nothing was seen yet."""
+
+    samples: int
+    """Samples seen, those of a loaded profile not counted."""
+    slow: int
+    """How many of them took longer than the threshold of their time."""
+    flagged_share: float
+    """The same as a share, of the last samples."""
+    threshold: float | None
+    """Seconds from which on a sample counts as slow; None: none does."""
+    reason: Reason
+    median: float
+    p75: float
+    p90: float
+    p95: float
+    p99: float
+    mean: float
+    mean_bytes: float
+    stages: tuple[StageSummary, ...]
+
+
+class CostProfile:
+    """The cost of one kind of sample."""
+
+    def __init__(self, rule: ThresholdRule, window: int = WINDOW) -> None:
+        self._threshold = Threshold(rule)
+        self._totals = SlidingWindow(max(window, rule.warmup_samples))
+        self._bytes = SlidingWindow(STAGE_WINDOW)
+        self._stages: dict[str, SlidingWindow] = {}
+        self._warmup = rule.warmup_samples
+        self._until_reconsidered = rule.warmup_samples
+        self._samples = 0
+        self._slow = 0
+
+    @property
+    def threshold(self) -> float | None:
+        """Seconds from which on a sample counts as slow; None: none does."""
+        return self._threshold.seconds
+
+    def observe(self, total_s: float, nbytes: int = 0, stages: Iterable[tuple[str, float]] = ()) -> bool:
+        """A sample took that long; whether it counts as slow. `stages`: its load and its transforms, with seconds."""
+        if not 0 <= total_s < math.inf:
+            raise ValueError(f"a sample's cost must be a number of seconds from 0 on, got {total_s!r}")
+        self._samples += 1
+        slow = self._threshold.judge(total_s)
+        self._slow += slow
+        self._totals.add(total_s)
+        if nbytes:
+            self._bytes.add(nbytes)
+        for name, seconds in stages:
+            self._stage(name).add(seconds)
+        self._until_reconsidered -= 1
+        if self._until_reconsidered <= 0:
+            self._until_reconsidered = RECONSIDER_EVERY
+            self._threshold.reconsider(self._totals.ordered)
+        return slow
+
+    def _stage(self, name: str) -> SlidingWindow:
+        window = self._stages.get(name)
+        if window is None:
+            window = SlidingWindow(STAGE_WINDOW)
+            if len(self._stages) < MOST_STAGES:
+                self._stages[name] = window
+        return window
+
+    def summary(self) -> ProfileSummary:
+        """All of it, at this moment."""
+        ordered: Sequence[float] = self._totals.ordered or (0.0,)
+        return ProfileSummary(
+            samples=self._samples,
+            slow=self._slow,
+            flagged_share=self._threshold.flagged_share,
+            threshold=self._threshold.seconds,
+            reason=self._threshold.reason,
+            median=quantile(ordered, 0.5),
+            p75=quantile(ordered, 0.75),
+            p90=quantile(ordered, 0.9),
+            p95=quantile(ordered, 0.95),
+            p99=quantile(ordered, 0.99),
+            mean=self._totals.mean,
+            mean_bytes=self._bytes.mean,
+            stages=tuple(_summary_of(name, window) for name, window in self._stages.items() if len(window)),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """The windows, thinned out, as numbers and strings."""
+        return {
+            "totals": evenly_spaced(self._totals.ordered, _SAVED_TOTALS),
+            "bytes": evenly_spaced(self._bytes.ordered, _SAVED_OTHERS),
+            "stages": {name: evenly_spaced(window.ordered, _SAVED_OTHERS) for name, window in self._stages.items()},
+        }
+
+    def learn(self, plain: Mapping[str, Any]) -> None:
+        """Begin with what `to_plain` gave: the threshold is there at once, and new samples push the old ones out."""
+        totals = _numbers(plain["totals"])
+        for total in totals:
+            self._totals.add(total)
+        for nbytes in _numbers(plain["bytes"]):
+            self._bytes.add(nbytes)
+        for name, seconds in plain["stages"].items():
+            for one in _numbers(seconds):
+                self._stage(str(name)).add(one)
+        if len(totals) >= self._warmup:
+            self._until_reconsidered = RECONSIDER_EVERY
+            self._threshold.reconsider(self._totals.ordered)
+
+
+def _summary_of(name: str, window: SlidingWindow) -> StageSummary:
+    ordered = window.ordered
+    return StageSummary(name, quantile(ordered, 0.5), quantile(ordered, 0.75), quantile(ordered, 0.95), window.mean)
+
+
+def _numbers(values: Any) -> list[float]:
+    numbers = [float(value) for value in values]
+    if not all(0 <= number < math.inf for number in numbers):
+        raise ValueError("numbers must be finite and not negative")
+    return numbers
+
+
+class Profile:
+    """The cost of a loader's samples: those that were made, and those that came from a cache."""
+
+    def __init__(self, rule: ThresholdRule, window: int = WINDOW) -> None:
+        self.made = CostProfile(rule, window)
+        self.cached = CostProfile(rule, window)
+
+    def of(self, from_cache: bool) -> CostProfile:
+        """The profile for one of the two."""
+        return self.cached if from_cache else self.made
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a small JSON file. Readers see the old file or the new one, never half of it."""
+        content = {"format": _FORMAT, "made": self.made.to_plain(), "cached": self.cached.to_plain()}
+        target = Path(path)
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            fresh.write_text(json.dumps(content), encoding="utf-8")
+            os.replace(fresh, target)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Begin with a saved profile. ValueError if the file is not one."""
+        text = Path(path).read_text(encoding="utf-8")
+        try:
+            content = json.loads(text)
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']!r}, needed {_FORMAT}")
+            made, cached = content["made"], content["cached"]
+            trial = Profile(ThresholdRule())  # nothing is learned from a file of which a part is broken
+            trial.made.learn(made)
+            trial.cached.learn(cached)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{os.fspath(path)!r} is not a saved profile: {error}") from error
+        self.made.learn(made)
+        self.cached.learn(cached)
