@@ -14,7 +14,7 @@ from torch.autograd import profiler
 from .._device.pinning import Pinner, make_pinner
 from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
-from .onto_device import make_prefetcher
+from .onto_device import HandedOut, make_prefetcher
 from .progress import Track
 
 __all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner", "make_prefetcher"]
@@ -72,6 +72,8 @@ class LoaderIterator(Iterator[Any]):
         self._watch = watch
         self._pinner = pinner if prefetcher is None else Pinner(None)
         self._prefetcher = prefetcher
+        if prefetcher is not None:
+            prefetcher.follow(HandedOut(track))
         self._exhausted = False
         self._span = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -139,6 +141,8 @@ class WorkerIterator(LoaderIterator):
             self._prefetcher.restart()
         self._engine.start_epoch(sampler, seed)
         self.track = replace(self._engine.track(), pipe_seed=seed)
+        if self._prefetcher is not None:
+            self._prefetcher.follow(HandedOut(self.track))
 
     @property
     def closed(self) -> bool:
