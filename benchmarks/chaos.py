@@ -5,7 +5,7 @@
     python benchmarks/chaos.py --only in-order spawn --workers 4
 
 Every 50 to 200 ms one worker is killed, now and then several at once, now and then one that is just starting. (Under
-spawn the pauses are 0.2 to 0.6 times as long as a start, or no worker would ever come up.) After every epoch the
+spawn the pauses are 0.5 to 1.5 times as long as a start, or no worker would ever come up.) After every epoch the
 indices delivered must be all of them, each once, in order where that was asked for, each row whole. After every arm no
 process, thread, descriptor or mapping may be left.
 
@@ -257,7 +257,7 @@ def run_arm(arm: Arm, workers: int, seconds: float, seed: int) -> Report:
     start_ms = process_start_ms(arm.start_method)
     loader = arm.make_loader(workers)
     report = Report(arm.name, arm.start_method, start_ms, calm_rate=Epoch().read(iter(loader)))
-    pause_s = PAUSE_S if arm.start_method == "fork" else (0.2 * start_ms / 1000, 0.6 * start_ms / 1000)
+    pause_s = PAUSE_S if arm.start_method == "fork" else (0.5 * start_ms / 1000, 1.5 * start_ms / 1000)
     killer = Killer(pause_s, seed)
     killer.start()
     rates, end = [], time.monotonic() + seconds

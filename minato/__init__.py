@@ -21,11 +21,12 @@ from torch.utils.data import get_worker_info as get_worker_info
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
 from ._records import LoaderStats as LoaderStats
+from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "StagedDataset", "__version__", "errors", "get_worker_info"]
+__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
 
-for _public in (DataLoader, LoaderStats, StagedDataset):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
     _public.__module__ = "minato"
 del _public

@@ -8,6 +8,7 @@ and which argument to change.
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any, NoReturn
 
 import torch
@@ -47,17 +48,38 @@ OPTIONS = (
 )
 """Arguments that torch's loader does not have, or means more by."""
 _RANDOM_SAMPLERS = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+MOST_AUTO = 12  # workers that num_workers="auto" begins with at most, as in the MinatoLoader paper
+TORCH_ARGUMENTS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+)
 _LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading"}
 
 
-def check_num_workers(num_workers: Any) -> int:
-    """A plain int, before torch compares it with numbers."""
-    if num_workers == "auto":
-        raise ValueError("num_workers='auto' is not available in this version; give a number of worker processes")
+def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: int) -> int:
+    """A plain int, before torch compares it with numbers; for "auto", how many workers to begin with."""
+    if isinstance(num_workers, str) and num_workers == "auto":
+        _check_count("min_workers", min_workers, least=1)
+        _check_count("max_workers", max_workers, least=1, optional=True)
+        return int(max(min_workers, min(cores, MOST_AUTO, max_workers or cores)))
     try:
         return operator.index(num_workers)
     except TypeError:
-        raise TypeError(f"num_workers must be an integer, got {num_workers!r}") from None
+        raise TypeError(f"num_workers must be an integer or 'auto', got {num_workers!r}") from None
 
 
 def check_options(options: dict[str, Any], num_workers: int) -> None:
@@ -76,7 +98,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_count("sample_retries", options["sample_retries"], least=0)
     _check_count("max_worker_restarts", options["max_worker_restarts"], least=0)
     _check_worker_range(options, num_workers)
-    _check_adaptation(options)
+    _check_adaptation(options["adaptive"])
     _check_fetching(options)
     _check_on_error(options["on_error"])
     accelerators(options["device"])
@@ -119,11 +141,25 @@ def _check_worker_range(options: dict[str, Any], num_workers: int) -> None:
         raise ValueError(f"max_workers must be at least num_workers, got max_workers={most}, num_workers={num_workers}")
 
 
-def _check_adaptation(options: dict[str, Any]) -> None:
-    if options["adaptive"] not in (None, False):
+def _check_adaptation(adaptive: Any) -> None:
+    if adaptive not in (None, False, True) and not (
+        callable(getattr(adaptive, "begin", None)) and hasattr(adaptive, "period_s")
+    ):
+        raise TypeError(
+            f"adaptive must be True, False, None or a policy such as minato.PaperPolicy(), got {adaptive!r}"
+        )
+
+
+def check_adaptable(adaptive: Any, dataset: Any, num_workers: int) -> None:
+    """Refuse to adapt what cannot be adapted."""
+    if not adaptive:
+        return
+    if num_workers == 0:
+        raise ValueError("adaptive needs workers to begin with; set num_workers > 0 or 'auto', or adaptive=None")
+    if isinstance(dataset, IterableDataset):
         raise ValueError(
-            f"adaptive={options['adaptive']!r}: changing the number of workers while running is not available in this "
-            f"version; leave adaptive=None"
+            "adaptive cannot change the number of workers of an IterableDataset: each worker has a stream of its own; "
+            "leave adaptive=None"
         )
 
 
@@ -236,10 +272,27 @@ def _first_window(worker: WorkerPlan) -> int:
     return 1 + -(-worker.num_workers // (worker.batch_size or 1))
 
 
+def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]:
+    """From when on a sample counts as slow: the threshold, its fallback, and samples before there is one."""
+    warmup = loader.warmup_samples or max(64, 2 * (loader.batch_size or 1))
+    return loader.slow_timeout, loader.slow_fallback, warmup
+
+
+def most_adaptive_workers(loader: Any) -> int:
+    """Workers there may be: as given, or one for each core this process may use, but not fewer than it begins with."""
+    if loader.max_workers is not None:
+        return int(loader.max_workers)
+    return max(int(loader.num_workers), len(os.sched_getaffinity(0)))
+
+
 def make_plan(loader: Any) -> LoaderPlan:
     """The plan of a checked loader, from its attributes."""
     iterable = isinstance(loader.dataset, IterableDataset)
-    window = max(1, loader.prefetch_factor or 1) * max(1, loader.num_workers)
+    per_worker = max(1, loader.prefetch_factor or 1)
+    window = per_worker * max(1, loader.num_workers)
+    adaptive = loader.adaptive if not iterable and loader.num_workers > 0 else None
+    most_workers = loader.num_workers if not adaptive else most_adaptive_workers(loader)
+    most_window = per_worker * max(1, most_workers)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
@@ -251,16 +304,22 @@ def make_plan(loader: Any) -> LoaderPlan:
         drop_last=loader.drop_last,
         short_batch_last=loader.batch_size is not None and not iterable,
         mends=loader.on_error != "raise" or loader.sample_retries > 0 or loader.timeout > 0,
+        tells_stack=loader.timeout > 0,
     )
     return LoaderPlan(
         worker=worker,
         window=window,
+        most_window=most_window,
         first_window=_first_window(worker),
-        max_deferral=loader.max_deferral or 4 * window,
+        max_deferral=loader.max_deferral or 4 * most_window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers,
         max_worker_restarts=loader.max_worker_restarts,
         sample_retries=loader.sample_retries,
         on_error=loader.on_error,
+        most_workers=most_workers,
+        least_workers=min(loader.min_workers, loader.num_workers),
+        per_worker=per_worker,
+        adaptive=adaptive or None,
     )

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from . import _arguments
+from ._engine.cores import allowed_cores
 from ._engine.engine import Engine
 from ._engine.iterator import (
     DevicePrefetcher,
@@ -25,6 +26,7 @@ from ._engine.iterator import (
     make_prefetcher,
 )
 from ._engine.memory import MemoryKeeper
+from ._engine.observing import make_profile
 from ._engine.progress import Track
 from ._engine.resume import Resumed, checked, resume, take_state
 from ._engine.start import (
@@ -65,8 +67,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
             leaves batches where they are.
         device_prefetch: batches to copy ahead, for each device.
-        on_error: what to do with a sample that fails: "raise", "skip", or a callable that decides.
-        sample_retries: further tries for a sample that kills its worker.
+        on_error: what to do with a sample that fails, hangs longer than `timeout` or kills its workers: "raise"; "skip"
+            leaves it out, with batches kept full from the following samples; or a function that is given a
+            `minato.errors.SampleError` and returns "raise", "skip" or "retry".
+        sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
+            as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 
@@ -85,7 +90,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         shuffle: bool | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -121,26 +126,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     ) -> None:
         given = locals()
         options = {name: given[name] for name in _arguments.OPTIONS}
-        num_workers = _arguments.check_num_workers(num_workers)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-        )
+        cores = max(1, int(allowed_cores().cores))
+        if num_workers == "auto" and adaptive is None:
+            options["adaptive"] = not isinstance(dataset, IterableDataset)
+        num_workers = _arguments.check_num_workers(num_workers, min_workers, max_workers, cores)
+        super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
+        _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
@@ -154,6 +146,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._hazards_told = False
         self._track: Track | None = None
         self._totals = Totals()
+        self._profile = make_profile(*_arguments.slow_rule(self))
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
@@ -229,6 +222,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             start_method(self.multiprocessing_context),
             self.generator,
             self._totals,
+            self._profile,
             self._memory,
             resumed,
         )
@@ -254,7 +248,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         """Counters since the loader was made, and the state of its running iterators right now."""
         now = [asdict(engine.stats()) for engine in self._engines]
         state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
-        return LoaderStats(**asdict(self._totals), **state)
+        costs = self._profile.made.summary()
+        return LoaderStats(
+            **asdict(self._totals),
+            **state,
+            slow_threshold=costs.threshold,
+            slow_share=costs.flagged_share,
+            sample_median=costs.median,
+            sample_p75=costs.p75,
+            sample_p90=costs.p90,
+            sample_p99=costs.p99,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """How far this loader has come, as a small plain dict for `torch.save` or JSON. To be called between batches.
@@ -294,7 +298,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_closed", "_iterator", "_track")
+        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track")
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

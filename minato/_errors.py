@@ -172,10 +172,7 @@ def _attributes(error: BaseException) -> dict[str, Any]:
 
 def _make(error_type: type[BaseException], args: tuple[Any, ...]) -> BaseException | None:
     """An instance made without `__init__`, whose signature may be anything."""
-    try:
-        error = error_type.__new__(error_type, *args)
-    except Exception:  # a __new__ of its own with other arguments: a base class stands in
-        return None
+    error = _bare(error_type, args)
     if not isinstance(error, error_type):
         return None
     builtin = next(c for c in error_type.__mro__ if c.__module__ == "builtins")
@@ -184,6 +181,19 @@ def _make(error_type: type[BaseException], args: tuple[Any, ...]) -> BaseExcepti
     except Exception:
         error.args = args
     return error
+
+
+def _bare(error_type: type[BaseException], args: tuple[Any, ...]) -> object:
+    """Made by the type's own `__new__`. With several builtin bases, Python finds that of the first one there, which
+    may not be the one that fits: then the others are tried."""
+    builtins = [c for c in error_type.__mro__ if c.__module__ == "builtins" and "__new__" in vars(c)]
+    makers = builtins if error_type.__new__ is builtins[0].__new__ else [error_type]
+    for maker in makers:
+        try:
+            return maker.__new__(error_type, *args)
+        except Exception:  # a __new__ of its own with other arguments: a base class stands in
+            continue
+    return None
 
 
 def _find_class(module: str, qualified_name: str) -> type[BaseException] | None:

@@ -56,6 +56,8 @@ class WorkerPlan:
     """A batch with fewer samples than the first is delivered last, whatever may overtake: torch's own batching."""
     mends: bool = False
     """Samples may be retried or left out; so what failed is handed in sample by sample."""
+    tells_stack: bool = False
+    """Workers that are stuck are asked for their stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,15 @@ class LoaderPlan:
     worker: WorkerPlan
     window: int
     """Most batches in flight: dispatched and not yet delivered."""
+    most_workers: int
+    """Workers there may be at once: more than the plan's number only where it is adapted."""
+    least_workers: int
+    per_worker: int
+    """Batches in flight for each worker."""
+    adaptive: Any
+    """The policy that changes the number of workers; None: it stays."""
+    most_window: int
+    """The same with the most workers there may be."""
     first_window: int
     """Batches in flight before the size of a batch is known."""
     max_deferral: int

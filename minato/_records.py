@@ -75,6 +75,10 @@ class Hand:
     keys: list[object]
     current: int | None = None
     """Place in `batch` of the ticket whose sample was being made, if that is known."""
+    collating: int | None = None
+    """The batch that was being collated."""
+    uncommitted: range = range(0)
+    """Positions of the samples that were being collated, if they were in hand and not yet in rows."""
 
     @property
     def key(self) -> object:
@@ -110,6 +114,7 @@ class LoaderStats:
         "slots_lent",
         "window",
         "memory_budget",
+        "samples_parked",
     )
     """Fields that tell the state of running iterators; the others count."""
 
@@ -147,6 +152,19 @@ class LoaderStats:
     """Samples that workers finished within the threshold, or while there was none."""
     samples_slow: int = 0
     """Samples that took longer than the threshold of their time."""
+    samples_parked: int = 0
+    """Slow samples put aside between two stages, now."""
+    slow_threshold: float | None = None
+    """Seconds from which on a sample counts as slow; None: there are no slow samples, or not enough is known yet."""
+    slow_share: float = 0.0
+    """Share of the last samples that took longer."""
+    sample_median: float = 0.0
+    """Seconds that samples took lately; the median, and percentiles."""
+    sample_p75: float = 0.0
+    sample_p90: float = 0.0
+    sample_p99: float = 0.0
+    decisions: tuple[str, ...] = ()
+    """Changes of the number of workers, the newest 100, each with its reason."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

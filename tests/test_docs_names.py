@@ -137,5 +137,5 @@ def test_journey_cites_functions_that_exist(source: Source) -> None:
     """There, a bare lower-case word in backticks is a function, an argument, or a name of torch's or Python's."""
     words = set(cited_names((ROOT / "docs" / "journey-of-a-sample.md").read_text(encoding="utf-8")))
     bare = {word for word in words if re.fullmatch(r"[a-z]\w*_\w+|build|learn|read|recover|complete", word)}
-    arguments = {"collate_fn", "worker_init_fn", "max_deferral", "default_collate"}
+    arguments = {"collate_fn", "worker_init_fn", "max_deferral", "default_collate", "on_error", "sample_retries"}
     assert bare - arguments <= source.functions

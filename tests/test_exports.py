@@ -15,7 +15,7 @@ import minato
 
 ROOT = Path(__file__).parent.parent
 
-PUBLIC = {"DataLoader", "LoaderStats", "StagedDataset", "errors", "get_worker_info", "__version__"}
+PUBLIC = {"DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "errors", "get_worker_info", "__version__"}
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 
 

@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -127,22 +127,6 @@ class Lane:
             self._copies.popleft()
 
 
-class Marks(Protocol):
-    """Keeps account of what the user has, for whoever saves how far a loader has come."""
-
-    def take(self) -> Any:
-        """A mark behind the batch that the loader has just given."""
-        ...
-
-    def handed_out(self, mark: Any) -> None:
-        """The user has the batches up to that mark."""
-        ...
-
-    def ended(self) -> None:
-        """The user has them all."""
-        ...
-
-
 class DevicePrefetcher:
     """Batches of `fetch`, copied ahead; dealt to the devices in turn. Called by one thread at a time."""
 
@@ -163,25 +147,16 @@ class DevicePrefetcher:
         self._ended = False
         self._in_hand: list[Any] = []
         """The batch whose copy is being begun: still there after Ctrl-C, for those who go on."""
-        self._marks: Marks | None = None
-        self._marked: deque[Any] = deque()
-        """For each batch that waits, the mark behind it."""
         self._dealt = 0
         self._handed_out = 0
         # As garbage: host memory must outlive the copies that read it.
         self._finalizer = weakref.finalize(self, _release, self._lanes)
         self._finalizer.atexit = False  # the process's memory goes with it
 
-    def follow(self, marks: Marks) -> None:
-        """Tell `marks` what is handed out from now on. To be called before the first batch."""
-        self._marks = marks
-
     def next_batch(self) -> Any:
         """The next batch, on its device; or StopIteration; or the error in its place, after the batches before it."""
         self._copy_ahead()
         if self.waiting == 0:
-            if self._marks is not None:
-                self._marks.ended()
             raise StopIteration
         lane = self._lanes[self._handed_out % len(self._lanes)]
         self._handed_out += 1
@@ -189,8 +164,6 @@ class DevicePrefetcher:
             entry = lane.queue.popleft()
         except IndexError:  # another thread has just closed the loader
             raise LoaderClosed("the loader was closed while this iterator was asked for a batch") from None
-        if self._marks is not None:
-            self._marks.handed_out(self._marked.popleft())
         if isinstance(entry, _Failed):
             error = entry.error
             try:
@@ -227,7 +200,6 @@ class DevicePrefetcher:
                 if self.waiting and not self._is_ready():
                     return False
                 self._in_hand.append(self._fetch())
-            self._mark()
             sent = lane.send(self._in_hand[0])
             self._in_hand.clear()
             lane.queue.append(sent)
@@ -238,16 +210,10 @@ class DevicePrefetcher:
             self.release()
             raise
         except Exception as error:  # not BaseException: Ctrl-C and exit are for now
-            self._mark()
             self._in_hand.clear()
             lane.queue.append(_Failed(error))
         self._dealt += 1
         return True
-
-    def _mark(self) -> None:
-        """One mark for each batch: an error while copying comes after that of its batch."""
-        if self._marks is not None and len(self._marked) == self.waiting:
-            self._marked.append(self._marks.take())
 
     def _has_failed(self) -> bool:
         """Whether the newest batch is an error: the user may not want any after it."""
@@ -265,7 +231,6 @@ class DevicePrefetcher:
         """Drop everything that was not handed out. Idempotent."""
         _release(self._lanes)
         self._in_hand.clear()
-        self._marked.clear()
         self._handed_out = self._dealt
 
 

@@ -16,7 +16,11 @@ engine.py    the loop: await a ready batch, deliver it, post the next ones; deat
 feeds.py     what to post next: tickets of the sampler's batches, or turns of the workers' streams
 delivery.py  a ready batch becomes the user's object
 iterator.py  what `iter(loader)` returns, with and without workers
-inline.py    num_workers=0: the same samples, in this process
+resume.py    states: taken, checked, gone on from; progress.py: how far an epoch has come
+courses.py   an epoch's order and how to have it again; remainder.py: what is left of it
+mending.py   failed samples are fetched again, replaced or left out
+casualties.py, hangs.py   workers that died or are stuck; verdicts.py: errors handed in in their name
+inline.py    num_workers=0: the same samples, in this process; inline_mending.py: with failures treated alike
 
 Contract, whatever happens:
  1. `next` returns a batch, raises StopIteration after the last one, or raises an error; it never waits for something

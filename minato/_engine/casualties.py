@@ -26,7 +26,7 @@ from .._workers.pool import Burial, WorkerPool
 from .feeds import Feed, StreamFeed
 from .mending import Mender
 from .totals import Totals
-from .verdicts import fail_ticket
+from .verdicts import fail_collation, fail_ticket
 
 CRASHES = 2  # deaths that make a sample poison, besides `sample_retries`
 KILLS = 3  # the same, of signals that mostly come from outside
@@ -99,12 +99,29 @@ class Casualties:
         hand: Hand,
         verdict: CapturedError | None,
     ) -> None:
-        """Post again what the worker had in hand, but for a ticket that is failed in its name."""
+        """Post again what the worker had in hand, but for what is failed in its name."""
         epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
         withheld = None if verdict is None else Withheld(worker, hand.batch, hand.current)
         recover(self._board, self._pool.alive, epochs, void, self._slots.out, withheld)
         if verdict is not None and hand.current is not None:
             fail_ticket(self._board, worker, hand.batch, hand.current, verdict, self._late_rows)
+        elif verdict is not None and hand.collating is not None:
+            fail_collation(self._board, worker, hand.collating, hand.uncommitted, verdict)
+            recover(self._board, self._pool.alive, epochs, void, self._slots.out)  # tickets it had beside that batch
+
+    def succeed(
+        self,
+        worker: int,
+        hand: Hand,
+        verdict: CapturedError | None,
+        feed: Feed,
+        ahead: Feed | None,
+        void: Sequence[int],
+    ) -> None:
+        """Another takes the place of a worker that was killed on purpose, whose hand is known to be whole. `verdict` is
+        handed in for what it was at."""
+        self._recover(feed, ahead, void, worker, hand, verdict)
+        self._replace(worker)
 
     def _replace(self, worker: int) -> None:
         self._totals.worker_restarts += 1

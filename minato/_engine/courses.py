@@ -185,14 +185,16 @@ class Interrupted:
     own_states: dict[str, Any]
 
 
-def resume_course(sampler: Any, interrupted: Interrupted, batch_size: int | None, is_single: bool) -> Course:
+def resume_course(
+    sampler: Any, interrupted: Interrupted, batch_size: int | None, drop_last: bool, is_single: bool
+) -> Course:
     """What is left of an epoch. Leaves generators where replaying the sampler brings them.
 
     Args:
         batch_size: of torch's own batching; None: the sampler's batches keep their members.
         is_single: the sampler gives keys, not batches of them.
     """
-    rest = Rest(interrupted.delivered, batch_size)
+    rest = Rest(interrupted.delivered, batch_size, drop_last)
     if is_cut(sampler):
         origin = Origin(DrawnSeed(interrupted.seed))
         batches: Iterator[Any] = batches_of(sampler, origin.seed)

@@ -15,6 +15,7 @@ from .._plan import LoaderPlan, Order
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
+from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
@@ -24,11 +25,14 @@ from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
+from .observing import SampleTimes
 from .progress import Track
+from .scaling import make_scaler
 from .totals import Totals
 
 
@@ -42,6 +46,7 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
+        profile: Profile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
     ) -> None:
@@ -59,10 +64,11 @@ class Engine:
         self._memory = keeper.take()
         self._slots = self._memory.slots
         self._in_order = plan.worker.order is Order.IN_ORDER
-        self._span = 1 + (plan.window if self._in_order else plan.max_deferral)
+        self._span = 1 + (plan.most_window if self._in_order else plan.max_deferral)
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
-        records = max(self._span, plan.window) + 2 * plan.window  # twice: abandoned batches may still be in hand
-        control = ControlBlock.create(records, plan.worker.num_workers)
+        # Twice the window beside the span: abandoned batches may still be in hand.
+        records = max(self._span, plan.most_window) + 2 * plan.most_window
+        control = ControlBlock.create(records, plan.most_workers)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -73,8 +79,13 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
+        self._times = SampleTimes(self._board, profile, totals)
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
+        self._hangs: Hangs | None = None
+        if plan.timeout and self._mender is not None:
+            self._hangs = Hangs(self._board, self._pool, plan, self._casualties, self._mender)
         self._feed: Feed | None = None
         self._ahead: Feed | None = None
         """The epoch after the current one, already under way."""
@@ -161,6 +172,8 @@ class Engine:
                 self._epoch = max(self._epoch, feed.epoch)
         self._board.abandon_epochs_before(self._epoch + 1)
         self._casualties.forget()
+        if self._hangs is not None:
+            self._hangs.forget()
         if self._mender is not None:
             self._mender.forget(before=self._board.next_number)
 
@@ -240,11 +253,19 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
+                    self._tend()
                     self._top_up()
+
+    def _tend(self, waiting_since: float | None = None) -> None:
+        """Read what samples cost, and adapt the number of workers if it is time."""
+        self._times.look()
+        if self._scaler is not None:
+            waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
+            self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
-        deadline = time.monotonic() + self._plan.timeout if self._plan.timeout else None
+        patience = Patience(self._plan.timeout)
         waiting_since: float | None = None
         while True:
             if self._mender is not None:
@@ -265,7 +286,11 @@ class Engine:
                 if self._current.out or self._current.exhausted:
                     continue
             waiting_since = waiting_since or time.monotonic()
-            self._wait(deadline)
+            self._wait(patience)
+            with self._uninterrupted:
+                self._tend(waiting_since)
+                if self._scaler is not None:
+                    self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
         """Have failed samples fetched again, or left out, where the policy says so."""
@@ -276,9 +301,10 @@ class Engine:
                 self._top_up()
                 self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
 
-    def _wait(self, deadline: float | None) -> None:
+    def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
-        until = min((moment for moment in (deadline, due) if moment is not None), default=None)
+        look = None if self._scaler is None else self._scaler.due
+        until = min((moment for moment in (patience.deadline, due, look) if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -293,8 +319,16 @@ class Engine:
             raise LoaderClosed("the loader was closed while this iterator waited for a batch")
         if dead:
             return
-        if deadline is not None and time.monotonic() >= deadline and self._pick() is None:
-            raise RuntimeError(f"DataLoader timed out after {self._plan.timeout} seconds")
+        if self._hangs is not None and patience.is_over and self._pick() is None:
+            self._relieve(self._hangs, patience)
+
+    def _relieve(self, hangs: Hangs, patience: Patience) -> None:
+        """The batch has not come within `timeout`."""
+        if patience.extend(hangs.next_moment()):
+            return
+        with self._uninterrupted:
+            hangs.relieve(self._current, self._ahead, self._void)
+        patience.renew()
 
     def _pick(self) -> int | None:
         """The batch to deliver now, if it is ready. Batches of ended streams are dropped on the way."""
@@ -313,12 +347,16 @@ class Engine:
 
     def _deliver(self, batch: int) -> Any:
         feed = self._current
-        if self._plan.worker.order is Order.SAMPLES_OVERTAKE:
-            feed.ledger.deliver(self._delivery.owners(batch))
-        else:
-            feed.ledger.deliver_batch(batch)
         if isinstance(feed, StreamFeed):
             feed.delivered(batch, self._delivery.stream_state(batch))
+            feed.ledger.deliver_batch(batch)
+        elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
+            tickets = self._delivery.owners(batch)
+            feed.handover.add((batch, tickets))
+            feed.ledger.deliver(tickets)
+        else:
+            feed.handover.add((batch, feed.ledger.tickets_of(batch)))
+            feed.ledger.deliver_batch(batch)
         condemned = None if self._mender is None else self._mender.sentence(batch)
         error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
         if error is not None:
@@ -343,6 +381,7 @@ class Engine:
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
+            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
         )
 
     @property

@@ -18,7 +18,7 @@ from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 from .._records import StreamStart
 from .courses import Course, begin_course
-from .progress import MapProgress, StreamPlace, StreamProgress
+from .progress import Handover, MapProgress, StreamPlace, StreamProgress
 from .remainder import Portion, Reserve
 
 _END: Any = object()
@@ -30,6 +30,8 @@ class Feed(ABC):
     def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
         self.epoch = epoch
         self.ledger = Ledger()
+        self.handover = Handover()
+        """Of batches: number and tickets; of streams: worker, and its place before."""
         self.exhausted = False
         self.out: list[int] = []
         """Batches posted and not delivered, oldest first."""
@@ -142,13 +144,16 @@ class TicketFeed(Feed):
         return self._post(board, slot, keys, len(keys), shift=shift)
 
     def progress(self) -> MapProgress:
+        on_the_way = self.handover.batches
+        tickets = np.unique(np.concatenate([self.ledger.undelivered(), *(tickets for _, tickets in on_the_way)]))
         if self.refills:
-            waiting_for = [self._origins[ticket] for ticket in self.ledger.undelivered().tolist()]
+            waiting_for = [self._origins[ticket] for ticket in tickets.astype(np.int64).tolist()]
             return MapProgress(self._course.origin, self._reserve.delivered(waiting_for))
         if self._by_sample:
-            issued, waiting = self.ledger.issued, self.ledger.undelivered()
+            issued, waiting = self.ledger.issued, tickets.astype(np.int64)
         else:
-            waiting = np.array([number - self._first_number for number in self.out], np.int64)
+            numbers = sorted({*self.out, *(number for number, _ in on_the_way)})
+            waiting = np.array([number - self._first_number for number in numbers], np.int64)
             issued = self._posted
         return MapProgress(self._course.origin, self._course.before.after(issued, waiting))
 
@@ -252,6 +257,13 @@ class StreamFeed(Feed):
 
     def delivered(self, batch: int, packed: bytes | None = None) -> None:
         """A stream's batch was delivered. `packed`: the stream's state after it, if it has one."""
+        worker = self._turns[batch]
+        self.handover.forget_lost()
+        self.handover.add((worker, self._streams[worker]))
+        self.vanished(batch, packed)
+
+    def vanished(self, batch: int, packed: bytes | None = None) -> None:
+        """Nothing is left to be delivered of a stream's batch."""
         worker = self._turns.pop(batch)
         self._streams[worker] = self._streams[worker].advanced(packed)
 
@@ -260,8 +272,12 @@ class StreamFeed(Feed):
         self._streams = [place.following() for place in epoch_before._streams]
 
     def progress(self) -> StreamProgress:
+        on_the_way = self.handover.batches
         turn = self._turns[self.out[0]] if self.out and self._fair else self._next
-        return StreamProgress(len(self._streams), turn, tuple(self._streams))
+        if on_the_way and self._fair:
+            turn, _ = on_the_way[0]
+        places = {**dict(enumerate(self._streams)), **dict(reversed(on_the_way))}
+        return StreamProgress(len(places), turn, tuple(places[worker] for worker in range(len(places))))
 
     def unfinished(self, worker: int) -> bool:
         """Whether a worker's stream has not ended."""

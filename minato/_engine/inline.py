@@ -5,7 +5,6 @@ Random numbers are those that workers would give the same samples, and the proce
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,9 +18,9 @@ from .._queues.keys import Indices
 from .._workers import plain
 from .._workers.generators import mix
 from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
-from .._workers.stream_account import skip_batches
+from .._workers.stream_account import packed_state, skip_batches
 from .courses import Course, begin_course
-from .progress import MapProgress, StreamPlace, StreamProgress
+from .progress import Handover, MapProgress, StreamPlace, StreamProgress
 from .remainder import Portion
 from .totals import Totals
 
@@ -44,6 +43,8 @@ class InlineMap:
         self._sampler = self._course.batches
         self._by_sample = plan.short_batch_last
         self._batches = 0
+        self.handover = Handover()
+        """Of batches: number and positions among those this run gives out."""
         self._seed = mix(base_seed, epoch)
         self._single = plan.collate is Collate.NONE
         self._together = not self._single and has_getitems(dataset)
@@ -62,8 +63,10 @@ class InlineMap:
         elif self._single:
             keys = [keys]
         keys = keys.tolist() if isinstance(keys, Indices) else keys if hasattr(keys, "__len__") else list(keys)
-        first, self._position = self._position, self._position + len(keys)
-        self._batches += 1  # from here on it counts as delivered, whatever the user's code raises
+        first = self._position
+        self.handover.add((self._batches, range(first, first + len(keys))))
+        self._position += len(keys)
+        self._batches += 1  # from here on it is on its way to the user, as a batch or as an error
         origins = range(first, self._position) if origins is None else origins
         samples = self._fetch(keys, origins)
         self._totals.batches_delivered += 1
@@ -74,8 +77,10 @@ class InlineMap:
 
     def progress(self) -> MapProgress:
         """What was delivered."""
+        on_the_way = self.handover.batches
         issued = self._position if self._by_sample else self._batches
-        return MapProgress(self._course.origin, self._course.before.after(issued, np.empty(0, np.int64)))
+        waiting = [n for number, units in on_the_way for n in (units if self._by_sample else (number,))]
+        return MapProgress(self._course.origin, self._course.before.after(issued, np.array(waiting, np.int64)))
 
     def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> list[Any]:
         randomness = self._samples
@@ -142,27 +147,46 @@ class InlineStream:
         self._stream = Stream(dataset, plan.batch_size, plan.drop_last, start, keeps=plan.mends)
         if start is not None:
             skip_batches(self._stream, start.skip, self._collate)
+        self._place = replace(self._place, packed=self._packed_state())
+        self.handover = Handover()
+        """Of batches: 0, and the stream's place before."""
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
+        self.handover.forget_lost()
+        self.handover.add((0, self._place))
         try:
-            samples = self._stream.next_batch()
-        except Exception:
-            self._place = self._place.advanced(None)
-            raise
+            samples = self._next_samples()
+        finally:
+            if self._stream.ended:
+                self._place = replace(self._place, ended=True)
         if not samples:
+            self.handover.take_back()
             raise StopIteration
-        self._place = self._place.advanced(None)
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         return self._collate(samples)
+
+    def _next_samples(self) -> list[Any]:
+        try:
+            samples = self._stream.next_batch()
+        except Exception:
+            self._advance()  # a turn, as with workers: a resumed stream takes it again
+            raise
+        if samples:
+            self._advance()
+        return samples
+
+    def _advance(self) -> None:
+        self._place = self._place.advanced(self._packed_state())
+
+    def _packed_state(self) -> bytes | None:
+        return packed_state(self._stream) if self._stream.is_stateful else None
 
     def _collate(self, samples: list[Any]) -> Any:
         return self._function(samples[0] if self._single else samples)
 
     def progress(self) -> StreamProgress:
-        """How far the stream has come. Raises what the user's `state_dict()` raises."""
-        place = replace(self._place, ended=self._stream.ended)
-        if self._stream.is_stateful:
-            place = replace(place, packed=pickle.dumps(self._stream.state()))
-        return StreamProgress(0, 0, (place,))
+        """How far the stream has come."""
+        on_the_way = self.handover.batches
+        return StreamProgress(0, 0, (on_the_way[0][1] if on_the_way else self._place,))

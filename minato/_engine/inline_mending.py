@@ -38,10 +38,18 @@ class _Judge:
         self._policy = ErrorPolicy(plan.on_error, plan.sample_retries)
         self._totals = totals
 
-    def insist(self, attempt: Callable[[], Any], error: Exception, index: Any, position: int | None, stage: str) -> Any:
-        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut."""
+    def insist(
+        self,
+        attempt: Callable[[], Any] | None,
+        error: Exception,
+        index: Any,
+        position: int | None,
+        stage: str,
+        samples: int = 1,
+    ) -> Any:
+        """`attempt` failed with `error`. What a further attempt gives; raises the error, or _LeftOut. Without an
+        `attempt` (a stream has nothing that could be asked for again) to go on is all one can do."""
         tries = 0
-        many = isinstance(index, list) and stage == "collate"
         while True:
             tries += 1
             failure = _told(error, index, position, stage, tries)
@@ -49,12 +57,13 @@ class _Judge:
             if verdict is Verdict.RAISE:
                 raise error
             if verdict is Verdict.SKIP:
-                keys = () if position is None else index if many else (index,)
-                self._totals.count_skipped(len(index) if many else 1, keys, failure)
+                keys = () if position is None else index if stage == "collate" else (index,)
+                self._totals.count_skipped(samples, keys, failure)
                 raise _LeftOut
-            self._totals.samples_retried += len(index) if many else 1
-            if position is not None:
-                time.sleep(backoff_s(tries))
+            self._totals.samples_retried += samples
+            if attempt is None:
+                raise _LeftOut
+            time.sleep(backoff_s(tries))
             try:
                 return attempt()
             except Exception as again:
@@ -83,14 +92,19 @@ class MendingMap(InlineMap):
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
         while True:
+            self._taken: list[int] = []
+            self.handover.add((self._batches, self._taken))
             keys, samples = self._gather()
             if not samples and (self._full and self._refills):
+                self.handover.take_back()
                 raise StopIteration  # the sampler has no more
             if not samples:
+                self.handover.take_back()
                 continue  # nothing is left of this batch
             try:
                 batch = self._collated([key.key for key in keys], samples, keys[0].origin)
             except _LeftOut:
+                self.handover.take_back()
                 continue
             self._totals.batches_delivered += 1
             self._totals.samples_delivered += len(samples)
@@ -98,7 +112,10 @@ class MendingMap(InlineMap):
 
     def progress(self) -> MapProgress:
         """What was delivered or left out."""
-        return MapProgress(self._course.origin, self._reserve.delivered([])) if self._by_sample else super().progress()
+        if not self._by_sample:
+            return super().progress()
+        waiting = [origin for _, taken in self.handover.batches for origin in taken]
+        return MapProgress(self._course.origin, self._reserve.delivered(waiting))
 
     def _gather(self) -> tuple[list[Placed], list[Any]]:
         """Good samples of the next batch, and their keys."""
@@ -132,13 +149,16 @@ class MendingMap(InlineMap):
             except StopIteration:
                 if self._reserve or not stops:
                     break
+                self.handover.take_back()
                 raise
             if type(keys) is not Portion:
                 keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
             self._reserve.add(keys)
             if not self._refills or not count:
                 break
-        return self._reserve.take(count if self._refills and count else len(self._reserve))
+        taken = self._reserve.take(count if self._refills and count else len(self._reserve))
+        self._taken += [key.origin for key in taken]
+        return taken
 
     def _insisted(self, key: Placed, sample: Any) -> Any:
         if type(sample) is not _Failed:
@@ -161,7 +181,7 @@ class MendingMap(InlineMap):
         try:
             return attempt()
         except Exception as error:
-            return self._judge.insist(attempt, error, keys, position, "collate")
+            return self._judge.insist(attempt, error, keys, position, "collate", len(samples))
 
     # ---- fetching, with errors in place of samples ------------------------------------------------------------------
 
@@ -200,11 +220,16 @@ class MendingStream(InlineStream):
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises and the policy lets pass."""
+        self.handover.forget_lost()
+        self.handover.add((0, self._place))
         while True:
             try:
                 return self._delivered(self._samples())
             except _LeftOut:
                 continue
+            except StopIteration:
+                self.handover.take_back()
+                raise
 
     def _samples(self) -> list[Any]:
         try:
@@ -212,17 +237,7 @@ class MendingStream(InlineStream):
         except Exception as error:
             if self._stream.is_hopeless:
                 raise
-            return list(self._judge.insist(self._next_samples, error, None, None, "fetch"))
-
-    def _next_samples(self) -> list[Any]:
-        try:
-            samples = self._stream.next_batch()
-        except Exception:
-            self._place = self._place.advanced(None)  # a turn, as with workers: a resumed stream takes it again
-            raise
-        if samples:
-            self._place = self._place.advanced(None)
-        return samples
+            return list(self._judge.insist(None, error, None, None, "fetch"))
 
     def _delivered(self, samples: list[Any]) -> Any:
         if not samples:
@@ -230,18 +245,10 @@ class MendingStream(InlineStream):
         try:
             batch = self._function(samples[0] if self._single else samples)
         except Exception as error:
-            return self._drop(error)
+            return self._judge.insist(None, error, None, None, "collate", len(samples))
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         return batch
-
-    def _drop(self, error: Exception) -> Any:
-        """A batch that cannot be collated. "retry" drops it too: with workers its samples are gone by then."""
-
-        def attempt() -> Any:
-            raise _LeftOut
-
-        return self._judge.insist(attempt, error, None, None, "collate")
 
 
 def _told(error: Exception, index: Any, position: int | None, stage: str, tries: int) -> SampleError:

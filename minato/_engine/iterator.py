@@ -14,8 +14,8 @@ from torch.autograd import profiler
 from .._device.pinning import Pinner, make_pinner
 from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
-from .onto_device import HandedOut, make_prefetcher
-from .progress import Track
+from .onto_device import make_prefetcher
+from .progress import Handover, Track
 
 __all__ = ["DevicePrefetcher", "LengthWatch", "LoaderIterator", "WorkerIterator", "make_pinner", "make_prefetcher"]
 
@@ -72,8 +72,7 @@ class LoaderIterator(Iterator[Any]):
         self._watch = watch
         self._pinner = pinner if prefetcher is None else Pinner(None)
         self._prefetcher = prefetcher
-        if prefetcher is not None:
-            prefetcher.follow(HandedOut(track))
+        self._arrived = Handover.arrived if prefetcher is None else Handover.arrived_in_turn
         self._exhausted = False
         self._span = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -89,14 +88,23 @@ class LoaderIterator(Iterator[Any]):
     def _next(self) -> Any:
         if self._exhausted:
             raise StopIteration
+        handover = self.track.source.handover
         try:
-            data = self._batches.next_batch()
+            data = self._pinner.pin(self._batches.next_batch())
         except StopIteration:
             self._exhausted = self.track.finished = True
             self._finished()
             raise
+        except Exception:
+            self._arrived(handover)  # the error is what this batch has come to
+            raise
+        except BaseException:
+            if self._prefetcher is None:  # which keeps what it has, and hands it out when it is asked again
+                handover.interrupted()
+            raise
         self._watch.count()
-        return self._pinner.pin(data)
+        self._arrived(handover)
+        return data
 
     def _finished(self) -> None:
         """The epoch is over."""
@@ -141,8 +149,6 @@ class WorkerIterator(LoaderIterator):
             self._prefetcher.restart()
         self._engine.start_epoch(sampler, seed)
         self.track = replace(self._engine.track(), pipe_seed=seed)
-        if self._prefetcher is not None:
-            self._prefetcher.follow(HandedOut(self.track))
 
     @property
     def closed(self) -> bool:

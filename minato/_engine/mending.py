@@ -32,6 +32,7 @@ from .._scheduler.error_policy import ErrorPolicy, Verdict, backoff_s
 from .feeds import Feed, StreamFeed, TicketFeed
 from .totals import Totals
 
+WHOLE = -1  # in place of a ticket's place: the batch as a whole
 Place = tuple[int, int]
 """A ticket: its batch, and its place there. Batches count from the pool's start, so it is unique."""
 
@@ -64,7 +65,7 @@ class Mender:
         self._condemned: dict[int, CapturedError] = {}
         """Batches that are delivered as an error."""
         self._tries: Counter[Place] = Counter()
-        """Failures of a ticket; of a whole batch: place -1."""
+        """Failures of a ticket, or of a batch as a whole."""
         self._decided: dict[Place, Verdict] = {}
         """Tickets that the policy was asked about, until they are open again."""
         self._reopened: dict[int, int] = {}
@@ -114,12 +115,15 @@ class Mender:
                     self._examine_rows(feed, batch)
 
     def _examine_whole(self, feed: Feed, batch: int) -> None:
+        if self._decided.pop((batch, WHOLE), None) is Verdict.SKIP:
+            self._set_aside(batch, _Case(0.0, whole=True))
+            return
         captured = self._error(batch, None)
         stream = isinstance(feed, StreamFeed)
         tickets = [] if stream else self._tickets(feed, batch, range(self._board.field(batch, Batch.ROWS)))
         keys = [self._key(ticket) for ticket in tickets]
         position = self._board.field(batch, Batch.POSITION)
-        tries = self._tries[batch, -1] + 1
+        tries = self._tries[batch, WHOLE] + 1
         failure = _told(captured, None if stream else keys, None if stream else position, feed.epoch, tries)
         try:
             # A stream goes on with its next sample, or not: there is nothing that could be tried again.
@@ -127,7 +131,7 @@ class Mender:
         except Exception as error:
             self._condemn(batch, _of_policy(error, failure))
             return
-        self._tries[batch, -1] = tries
+        self._tries[batch, WHOLE] = tries
         if verdict is Verdict.RAISE or captured.final:
             self._condemn(batch, captured)
         elif verdict is Verdict.SKIP:
@@ -158,6 +162,7 @@ class Mender:
                     return
                 self._tries[place] = tries
                 self.settle(ticket.batch, ticket.place, verdict, failure)
+                self._decided[place] = verdict
             if self._decided[place] is Verdict.RETRY:
                 case.again.append(ticket)
                 case.due = max(case.due, time.monotonic() + backoff_s(self._tries[place]))
@@ -166,12 +171,23 @@ class Mender:
         self._set_aside(batch, case)
 
     def settle(self, batch: int, place: int, verdict: Verdict, failure: SampleError) -> None:
-        """The policy has spoken about a ticket: that is what happens when its failed row is met."""
-        self._decided[batch, place] = verdict
+        """The policy has spoken about a ticket, or a batch. If it is to be left out, that is what happens when its
+        failure is met."""
+        keys = failure.index if place == WHOLE else [failure.index]
         if verdict is Verdict.SKIP:
-            self._totals.count_skipped(1, [failure.index], failure)
+            self._totals.count_skipped(len(keys), keys, failure)
+            self._decided[batch, place] = verdict
         else:
-            self._totals.samples_retried += 1
+            self._totals.samples_retried += len(keys)
+
+    def count_try(self, batch: int, place: int) -> int:
+        """A ticket, or a batch, failed once more; returns how often it has."""
+        self._tries[batch, place] += 1
+        return self._tries[batch, place]
+
+    def keys_of(self, feed: Feed, batch: int) -> list[object]:
+        """The keys of all samples in a complete batch."""
+        return [self._key(ticket) for ticket in self._tickets(feed, batch, range(self._board.field(batch, Batch.ROWS)))]
 
     def _condemn(self, batch: int, error: CapturedError) -> None:
         self._condemned[batch] = error
@@ -276,7 +292,7 @@ class Mender:
             feed.ledger.deliver_batch(batch)
         feed.out.remove(batch)
         if isinstance(feed, StreamFeed):
-            feed.delivered(batch, None)
+            feed.vanished(batch)
         self._slots.put_back(board.take_slot(batch))
 
     # ---- looking up --------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from .._device.pinning import Pinner
 from .._device.prefetch import DevicePrefetcher
 from .._device.runtime import AcceleratorRuntime, DeviceRuntime
 from .engine import Engine
-from .progress import MapProgress, StreamProgress, Track
 
 make_runtime: Callable[[], DeviceRuntime] = AcceleratorRuntime
 """Replaced by tests: there is no accelerator to test with."""
@@ -30,34 +29,6 @@ def make_prefetcher(
     # Without workers every batch is ready: fetching it is what `next()` is there for.
     is_ready = _Readiness(batches) if isinstance(batches, Engine) else lambda: True
     return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime())
-
-
-class HandedOut:
-    """An epoch's progress as the user has seen it: what was copied ahead and not handed out is not delivered."""
-
-    def __init__(self, track: Track) -> None:
-        self._source, self._lock = track.source, track.lock
-        self._mark: MapProgress | StreamProgress | Exception | None = self.take()
-        """None: the user has everything."""
-        track.source = self
-
-    def take(self) -> MapProgress | StreamProgress | Exception:
-        try:
-            with self._lock:
-                return self._source.progress()
-        except Exception as error:  # of the user's `state_dict()`: raised where a state is asked for, as without device
-            return error
-
-    def handed_out(self, mark: MapProgress | StreamProgress | Exception) -> None:
-        self._mark = mark
-
-    def ended(self) -> None:
-        self._mark = None
-
-    def progress(self) -> MapProgress | StreamProgress:
-        if isinstance(self._mark, Exception):
-            raise self._mark
-        return self._source.progress() if self._mark is None else self._mark
 
 
 class _Readiness:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -95,7 +96,54 @@ class StreamProgress:
     streams: tuple[StreamPlace, ...]
 
 
+class Handover:
+    """Batches on their way to the user: delivered here, and not returned by `next` yet.
+
+    On the way they may be waiting for a device, or be lost to an interrupt. In a state they count as not delivered.
+    """
+
+    def __init__(self) -> None:
+        self._on_the_way: deque[Any] = deque()
+        self._lost = 0
+        """Of these, the first ones that will not arrive any more."""
+
+    def add(self, batch: Any) -> None:
+        """A batch has set out."""
+        self._on_the_way.append(batch)
+
+    def take_back(self) -> None:
+        """The one that set out last is not to be delivered after all."""
+        self._on_the_way.pop()
+
+    def arrived(self) -> None:
+        """The last one has arrived, if one has set out at all: there may have been an error without a batch."""
+        if len(self._on_the_way) > self._lost:
+            self._on_the_way.pop()
+
+    def arrived_in_turn(self) -> None:
+        """The first one has arrived."""
+        if self._on_the_way:
+            self._on_the_way.popleft()
+
+    def interrupted(self) -> None:
+        """Whoever waited for a batch does so no more."""
+        self._lost = len(self._on_the_way)
+
+    def forget_lost(self) -> None:
+        """What is lost cannot be had again: later ones have arrived."""
+        while self._lost:
+            self._on_the_way.popleft()
+            self._lost -= 1
+
+    @property
+    def batches(self) -> Sequence[Any]:
+        """On their way or lost, in the order in which they set out."""
+        return tuple(self._on_the_way)
+
+
 class Progressing(Protocol):
+    handover: Handover
+
     def progress(self) -> MapProgress | StreamProgress: ...
 
 

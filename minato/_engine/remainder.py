@@ -138,10 +138,12 @@ class Reserve:
 class Rest:
     """Cuts what is left out of the sampler's batches: give it each of them in turn, then say that there are no more."""
 
-    def __init__(self, before: Delivered, batch_size: int | None) -> None:
-        """`batch_size`: samples are the units, and are put together to batches of that size; None: batches are."""
+    def __init__(self, before: Delivered, batch_size: int | None, drop_last: bool = False) -> None:
+        """`batch_size`: samples are the units, and are put together to batches of that size; None: batches are.
+        `drop_last`: a last batch that is not full is left out."""
         self._before = before
         self._batch_size = batch_size
+        self._drop_last = drop_last
         self._seen = 0  # batches
         self._position = 0  # samples
         self._keys: list[object] = []
@@ -169,7 +171,7 @@ class Rest:
 
     def end(self) -> list[Portion]:
         """The sampler has no more: what is left is the last batch."""
-        return self._cut(1) if self._keys else []
+        return self._cut(1) if self._keys and not self._drop_last else []
 
     def _cut(self, least: int) -> list[Portion]:
         portions = []

@@ -281,7 +281,7 @@ def _map_rest(loader: Any, interrupted: Interrupted, sources: plain.Sources) -> 
         before = plain.read_all(sources)
         try:
             is_single = loader.batch_sampler is None
-            return resume_course(loader._index_sampler, interrupted, loader.batch_size, is_single)
+            return resume_course(loader._index_sampler, interrupted, loader.batch_size, loader.drop_last, is_single)
         except BaseException:
             plain.set_all(sources, before)
             raise

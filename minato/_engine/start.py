@@ -24,6 +24,7 @@ from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
+from .observing import Profile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
@@ -62,7 +63,14 @@ def with_workers(plan: LoaderPlan, workers: int) -> LoaderPlan:
     """A plan for one epoch that needs another number of workers than the loader has."""
     window = max(plan.window, workers)
     worker = replace(plan.worker, num_workers=workers)
-    return replace(plan, worker=worker, window=window, max_deferral=4 * window, persistent=False)
+    return replace(
+        plan,
+        worker=worker,
+        window=window,
+        first_window=max(plan.first_window, workers),
+        max_deferral=4 * window,
+        persistent=False,
+    )
 
 
 def start_engine(
@@ -72,6 +80,7 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
+    profile: Profile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
 ) -> tuple[Engine, Track]:
@@ -83,7 +92,7 @@ def start_engine(
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     program = _program(plan, dataset)
-    engine = Engine(plan, program, context, opening.base_seed, totals, keeper, opening.number)
+    engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 

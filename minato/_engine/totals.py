@@ -27,9 +27,15 @@ class Totals:
     epochs_started_ahead: int = 0
     samples_fast: int = 0
     samples_slow: int = 0
+    decisions: tuple[str, ...] = ()
     samples_retried: int = 0
     samples_skipped: int = 0
     skipped: tuple[Any, ...] = ()
+
+    @property
+    def samples_finished(self) -> int:
+        """Samples that workers have made, delivered or not."""
+        return self.samples_fast + self.samples_slow
 
     def count_skipped(self, count: int, keys: Sequence[Any], failure: SampleError) -> None:
         """Samples were left out. The first time in a loader's life, a warning says so."""

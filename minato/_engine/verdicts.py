@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .._errors import CapturedError
 from .._plan import Collate
-from .._queues.control import Batch
+from .._queues.control import Batch, Header
 from .._queues.layout_book import LayoutBook
 from .._queues.posting import PostingBoard
 from .._queues.taking import TakingBoard
@@ -29,6 +29,16 @@ def fail_ticket(
         return
     _writer(board, taking, worker).write(row, [error])
     taking.commit(row, range(position, position + 1))
+
+
+def fail_collation(board: PostingBoard, worker: int, batch: int, uncommitted: range, error: CapturedError) -> None:
+    """A batch whose collation was withheld from recovery gets `error` in place of its result. `uncommitted`: positions
+    of its samples, if they are not in rows."""
+    taking = TakingBoard(board.control, board.arena, worker)
+    if board.field(batch, Batch.EPOCH) < board.control.words[Header.LIVE_EPOCH]:
+        taking.drop()
+    else:
+        _writer(board, taking, worker).fail(batch, error, uncommitted)
 
 
 def _writer(board: PostingBoard, taking: TakingBoard, worker: int) -> BatchWriter:

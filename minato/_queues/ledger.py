@@ -69,6 +69,11 @@ class Ledger:
         first = next((first for first, _ in self._open.values()), self._issued)
         return np.flatnonzero(~self._delivered[first : self._issued]) + first
 
+    def tickets_of(self, batch: int) -> range:
+        """The positions of a batch that keeps its members and is not delivered."""
+        first, count = self._open[batch]
+        return range(first, first + count)
+
     def deliver(self, positions: npt.NDArray[np.int64]) -> None:
         """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
         if not len(positions):

@@ -9,7 +9,7 @@ from .._records import Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
-from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Flag, Header, Phase, State, Worker
+from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
 from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import table_bytes
 
@@ -141,9 +141,21 @@ class PostingBoard(Board):
             batch, first, count = self._words[me + Worker.BATCH : me + Worker.COUNT + 1]
             record, nbytes = batch % self.control.batches, self.field(batch, Batch.KEYS_BYTES)
             keys = read_keys(self.arena, record, nbytes, first, count) if count else []
-            making = self._words[me + Worker.CURRENT]
+            making, collating = self._words[me + Worker.CURRENT], self._words[me + Worker.COLLATE] - 1
+            claim, claimed = self._words[me + Worker.CLAIM_BATCH], self._words[me + Worker.CLAIM_COUNT]
+            position = self.field(batch, Batch.POSITION) + first
+        names = bare(unpickled(keys))
         current = first + making if 0 <= making < count else None
-        return Hand(batch, first, count, bare(unpickled(keys)), current)
+        if making != Current.COLLATION:
+            return Hand(batch, first, count, names, current)
+        if collating >= 0:
+            return Hand(batch, first, count, names, None, collating)
+        in_hand = range(position, position + (claimed or count))
+        return Hand(batch, first, count, names, None, claim if claimed else batch, in_hand)
+
+    def since_ns(self, worker: int) -> int:
+        """When a worker began what it is doing, on the monotonic clock."""
+        return self._words[self.control.worker(worker) + Worker.SINCE_NS]
 
     def abandon_epochs_before(self, epoch: int) -> None:
         """Nobody waits for earlier epochs any more: their open tickets vanish, what is in hand ends on its own."""

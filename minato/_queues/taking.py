@@ -355,8 +355,10 @@ class TakingBoard(Board):
 def _unpacked(run: Run) -> Run:
     """A run with its keys as the sampler gave them."""
     keys = unpickled(run.keys)
-    origins = [key.origin for key in keys if type(key) is Placed]
-    return replace(run, keys=bare(keys), origins=origins or None)
+    if not any(type(key) is Placed for key in keys):
+        return replace(run, keys=keys)
+    origins = [key.origin if type(key) is Placed else run.origin(number) for number, key in enumerate(keys)]
+    return replace(run, keys=bare(keys), origins=origins)
 
 
 def _owner_words(positions: range) -> Words:

@@ -14,7 +14,7 @@ class Window:
 
     def __init__(self, most: int, budget_bytes: int, first: int) -> None:
         self._most = most
-        self._first = min(first, most)
+        self._first = first
         self._budget = budget_bytes
         self._batch_bytes: float | None = None
 
@@ -23,9 +23,13 @@ class Window:
         before = batch_bytes if self._batch_bytes is None else self._batch_bytes
         self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
 
+    def resize(self, most: int) -> None:
+        """The plan's number has changed."""
+        self._most = max(1, most)
+
     @property
     def size(self) -> int:
         """Batches that may be in flight."""
         if self._batch_bytes is None:
-            return self._first
+            return min(self._first, self._most)
         return max(1, min(self._most, int(self._budget / max(1.0, self._batch_bytes))))

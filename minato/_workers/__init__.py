@@ -5,7 +5,9 @@ map_loop.py     pull tickets, fetch, hand in: map-style datasets
 stream_loop.py  fill batches from this worker's stream: iterable datasets
 writer.py       samples into rows, rows into batches
 randomness.py   per-sample random numbers; generators.py: the three global generators
+stream_account.py  what a worker tells of its stream, for states; plain.py: states as plain values
 program.py      how the dataset and the user's functions reach a worker
+stacks.py       the stack of a worker that is stuck
 guard.py        signals, and dying with the parent
 hazards.py      what a fork would share to harm; handles.py: which objects those are; copies.py: what it would copy
 walk.py         a bounded look through what a dataset refers to

@@ -27,6 +27,7 @@ from .guard import die_with_parent, keep_freed_memory, reset_signals
 from .map_loop import MapLoop
 from .program import Program
 from .randomness import Randomness
+from .stacks import tell_stack_into
 from .stream_loop import StreamLoop
 from .sync import apply_patch
 from .writer import BatchWriter
@@ -66,6 +67,8 @@ class WorkerSpec:
     """Read end of the pipe that breaks when the parent dies."""
     program: Program | None
     """None: stored in the arena."""
+    stack: Handle | None = None
+    """memfd that the worker writes its stack to when asked; None: it will not be asked."""
 
 
 class WorkerContext:
@@ -118,6 +121,8 @@ def worker_main(spec: WorkerSpec) -> None:
     gc.freeze()  # what was inherited by fork is not looked at again: looking would copy its pages
     lifeline = die_with_parent(spec.parent.fd)
     reset_signals()
+    if spec.stack is not None:
+        tell_stack_into(spec.stack.fd)
     context = WorkerContext(spec, lifeline)
     context.board.enter(Phase.STARTING)
     stage = "starting"

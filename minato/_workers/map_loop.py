@@ -99,7 +99,9 @@ class MapLoop:
         """Call `fetch` under the seeds of the run's samples."""
         started = time.perf_counter()
         samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]))
-        self._sizer.observe(len(run.keys), time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._sizer.observe(len(run.keys), seconds)
+        self._board.note_time(len(run.keys), seconds)
         return samples
 
     def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:

@@ -32,8 +32,10 @@ from .generators import all_generators
 from .guard import close_lifeline, open_lifeline
 from .main import Handle, WorkerSpec, worker_main
 from .program import Program
+from .stacks import ask_stack
 
 STOP_GRACE_S = 0.6  # seconds for workers to finish the sample in hand; an abandoned iterator ends within a second
+KILL_GRACE_S = 5.0  # seconds for the system to end a worker that was killed; a page of its memory may be on a slow disk
 TERM_GRACE_S = 0.2  # seconds between SIGTERM and SIGKILL
 
 
@@ -62,6 +64,9 @@ class WorkerPool:
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(board.control.workers)]
+            self._stack = -1
+            if plan.tells_stack:
+                self._stack = _closed_by(opened, os.memfd_create("minato-stack", os.MFD_CLOEXEC))
             self._parent_read, parent_write = open_lifeline()
             opened.callback(close_lifeline, self._parent_read, parent_write)
             self._descriptors = opened.pop_all()
@@ -145,9 +150,15 @@ class WorkerPool:
             ready=Handle(self.ready),
             parent=Handle(self._parent_read),
             program=self._program,
+            stack=Handle(self._stack) if self._stack >= 0 else None,
         )
 
     # ---- more and fewer -------------------------------------------------------------------------------------------
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether a thread is still starting the first workers."""
+        return self._starter is not None and self._starter.is_alive()
 
     @property
     def active(self) -> int:
@@ -156,10 +167,8 @@ class WorkerPool:
 
     def resize(self, workers: int) -> None:
         """Start workers, or let some go once they have finished what is in their hands, until `workers` are active.
-        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Does nothing
+        Under spawn and forkserver the caller waits until their processes exist, not until they are up. Not to be called
         while the first workers are being started."""
-        if self._starter is not None and self._starter.is_alive():
-            return
         with self._lock:
             staying = [worker for worker in self._pidfds if worker not in self._leaving]
             absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
@@ -173,12 +182,17 @@ class WorkerPool:
 
     def _see_off(self, ended: list[int]) -> list[int]:
         """Bury workers that ended because they were dismissed; returns the others."""
-        left = [w for w in ended if w in self._leaving and self._processes[w].exitcode == 0]
+        left = [w for w in ended if w in self._leaving and self._exit_code(w) == 0]
         for worker in left:
             self.bury(worker)
             self._leaving.discard(worker)
             self._board.note_left(worker)
         return [worker for worker in ended if worker not in left]
+
+    def _exit_code(self, worker: int) -> int | None:
+        """How a worker ended that has ended. A fork server tells a little later than the process itself."""
+        self._processes[worker].join()
+        return self._processes[worker].exitcode
 
     # ---- wake, wait, watch ----------------------------------------------------------------------------------------
 
@@ -222,6 +236,21 @@ class WorkerPool:
         """Running workers, in order of their numbers."""
         with self._lock:
             return [self._processes[worker] for worker in sorted(self._pidfds)]
+
+    def stack_of(self, worker: int) -> str:
+        """The Python stack of a worker, innermost call first; empty: it did not answer. For plans that tell it."""
+        return ask_stack(self._pidfds[worker], self._stack)
+
+    def kill(self, worker: int) -> None:
+        """End a worker at once."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfds[worker], signal.SIGKILL)
+
+    def is_dead(self, worker: int, within_s: float = KILL_GRACE_S) -> bool:
+        """Whether a worker has ended, or does so within some seconds."""
+        poll = select.poll()
+        poll.register(self._pidfds[worker], select.POLLIN)
+        return bool(poll.poll(within_s * 1000))
 
     def bury(self, worker: int) -> Burial:
         """Collect a dead worker."""

@@ -62,14 +62,17 @@ class StreamAccount:
             return None
         self._told_end = stream.ended
         self._moved = self._moved or _glances() != self._seen
-        try:
-            state = stream.state()
-            generators = plain.read_all(self._sources) if self._moved else None
-            packed = pickle.dumps(replace(state, generators=generators, began=self._began))
-        except Exception as error:
-            packed = pickle.dumps(StreamState(error=CapturedError.capture(error, "saving the state of the dataset")))
+        packed = packed_state(stream, plain.read_all(self._sources) if self._moved else None, self._began)
         self._began = None
         return packed
+
+
+def packed_state(stream: Stream, generators: plain.States | None = None, began: plain.States | None = None) -> bytes:
+    """The pickled StreamState. An error of the user's `state_dict()` is kept in it for whoever asks."""
+    try:
+        return pickle.dumps(replace(stream.state(), generators=generators, began=began))
+    except Exception as error:
+        return pickle.dumps(StreamState(error=CapturedError.capture(error, "saving the state of the dataset")))
 
 
 def _glances() -> list[object]:

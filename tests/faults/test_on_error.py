@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, Dataset, SequentialSampler
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
 
 from minato import DataLoader
 from minato.errors import SampleError
@@ -82,6 +82,46 @@ class FailsCollating:
             self.marks.once(f"collate-{tried}")
             raise ArithmeticError(f"no batch with {self.bad}")
         return rows
+
+
+class Stream(IterableDataset):
+    """Counts to `length`; numbers in `bad` fail. Not a generator: it goes on after a failure."""
+
+    def __init__(self, length, bad):
+        self.length, self.bad = length, bad
+
+    def __iter__(self):
+        self.next = 0
+        return self
+
+    def __next__(self):
+        number, self.next = self.next, self.next + 1
+        if number >= self.length:
+            raise StopIteration
+        if number in self.bad:
+            raise ValueError(f"number {number} is bad")
+        return number
+
+
+class Generated(Stream):
+    """A generator, which ends with its first failure."""
+
+    def __iter__(self):
+        for number in range(self.length):
+            if number in self.bad:
+                raise ValueError(f"number {number} is bad")
+            yield number
+
+
+class Unstartable(IterableDataset):
+    def __iter__(self):
+        raise LookupError("no stream today")
+
+
+def refuse_four(samples):
+    if 4 in samples:
+        raise ArithmeticError("four is not collated")
+    return list(samples)
 
 
 class Answers:
@@ -445,3 +485,73 @@ def test_an_error_of_collating_is_raised_after_the_retries(workers, marks):
         next(iterator)
     assert numbers(iterator) == [[8, 9, 10, 11]]
     assert len(marks.named("collate-")) == 2
+
+
+# ------------------------------------------------------------------------------------------------- streams
+
+
+@pytest.fixture(params=[0, 1], ids="{} workers".format)
+def readers(request):
+    """One stream, in this process or in a worker."""
+    return request.param
+
+
+def test_a_stream_goes_on_after_a_sample_that_is_left_out(readers):
+    loader = DataLoader(Stream(12, [0, 3, 4, 11]), 3, num_workers=readers, on_error="skip")
+    with caught_warnings() as caught:
+        got = [batch.tolist() for batch in loader]
+    assert got == [[1, 2, 5], [6, 7, 8], [9, 10]]
+    assert len(caught) == 1
+    stats = loader.stats()
+    assert (stats.samples_skipped, stats.skipped, stats.samples_delivered) == (4, (), 8)
+
+
+def test_a_stream_without_batching_goes_on_after_a_sample_that_is_left_out(readers):
+    assert list(DataLoader(Stream(5, [1, 4]), None, num_workers=readers, on_error="skip")) == [0, 2, 3]
+
+
+def test_streams_of_several_workers_lose_only_what_fails(in_order):
+    loader = DataLoader(Stream(9, [2, 7]), 2, num_workers=2, in_order=in_order, on_error="skip")
+    got = sorted(number for batch in loader for number in batch.tolist())
+    assert got == sorted(2 * [0, 1, 3, 4, 5, 6, 8])
+
+
+def test_a_generator_ends_with_its_first_failure(readers):
+    loader = DataLoader(Generated(9, [4]), 2, num_workers=readers, on_error="skip")
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+def test_a_function_decides_about_a_streams_failure(readers):
+    answers = Answers("retry", "skip", "raise")
+    iterator = iter(DataLoader(Stream(9, [1, 2, 7]), 2, num_workers=readers, on_error=answers))
+    assert [next(iterator).tolist(), next(iterator).tolist()] == [[0, 3], [4, 5]]
+    with pytest.raises(ValueError, match="number 7 is bad"):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[6, 8]]
+    assert {(seen.index, seen.position, seen.stage) for seen in answers.seen} == {(None, None, "fetch")}
+
+
+def test_retries_do_not_apply_to_a_stream(readers):
+    """It has no sample that could be asked for again."""
+    with pytest.raises(ValueError, match="number 1 is bad"):
+        list(DataLoader(Stream(9, [1]), 2, num_workers=readers, sample_retries=5))
+
+
+def test_a_stream_that_only_fails_ends_with_its_error(readers):
+    loader = DataLoader(Stream(5000, range(3, 5000)), 3, num_workers=readers, on_error="skip")
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="is bad") as caught:
+        next(iterator)
+    assert any("raised 1000 times in a row" in note for note in caught.value.__notes__)
+
+
+def test_a_stream_that_cannot_be_started_is_an_error_whatever_on_error_says(readers):
+    with pytest.raises(LookupError, match="no stream today"):
+        list(DataLoader(Unstartable(), 3, num_workers=readers, on_error="skip"))
+
+
+def test_a_streams_batch_that_cannot_be_collated_is_left_out(readers):
+    loader = DataLoader(Stream(9, []), 3, num_workers=readers, collate_fn=refuse_four, on_error="skip")
+    assert list(loader) == [[0, 1, 2], [6, 7, 8]]
+    assert loader.stats().samples_skipped == 3

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import random
 import signal
 import warnings
 
 import pytest
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from minato import DataLoader
-from minato.errors import LoaderClosed
 
 from .data import DiesOnce, Rows
 from .resume_tools import (
@@ -27,7 +24,6 @@ from .resume_tools import (
     Shuffled,
     assert_resumes,
     comparable,
-    draws,
     interrupted_at,
     rows,
     seed_all,
@@ -152,6 +148,25 @@ def test_streams_that_end_early_are_not_asked_again(point):
     after = DataLoader(Uneven(), 2, num_workers=3)
     after.load_state_dict(state)
     assert head + rows(after) == whole
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("point", [0, 1, 3])
+def test_a_data_pipe_is_shuffled_as_it_was(point, workers):
+    def loader():
+        pipe = IterableWrapper(range(20)).shuffle().sharding_filter()
+        return DataLoader(pipe, 4, shuffle=True, num_workers=workers)
+
+    seed_all(1)
+    whole = loader()
+    expected = [rows(whole), rows(whole)]
+    seed_all(1)
+    head, state = interrupted_at(loader(), point)
+    seed_all(2)
+    after = loader()
+    after.load_state_dict(state)
+    assert [head + rows(after), rows(after)] == expected
 
 
 class BadState(Numbers):
@@ -455,115 +470,3 @@ def test_ranks_stay_aligned(tell, shuffle):
         sampler.set_epoch(4)
         assert sorted(r[0] for b in rows(after) for r in b) == sorted(r[0] for b in rows(expected) for r in b)
     assert sorted(seen) == list(range(30))
-
-
-# ----------------------------------------------------------------------------------------------------------- the dict
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_state_is_plain(name):
-    loader = KINDS[name].loader(2)
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True) == state
-    assert through_json(state) == state
-
-
-class Endless(Rows):
-    """Only its length is large."""
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "in_order": True}, {}])
-def test_a_state_does_not_grow_with_the_dataset(workers, options):
-    def size(length):
-        loader = DataLoader(Endless(length), 2, num_workers=workers, **options)
-        iterator = iter(loader)
-        for _ in range(5):
-            next(iterator)
-        return len(json.dumps(loader.state_dict()))
-
-    assert abs(size(1_000_000) - size(100)) < 1000  # stretches of missing samples come and go
-
-
-def damaged(state, **changed):
-    return {**state, **changed}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: damaged(s, version=99), "version 99"),
-        (lambda s: {}, "version None"),
-        (lambda s: damaged(s, batch_size=7), "batch_size=7, and this one has 4"),
-        (lambda s: damaged(s, length=21), "length=21, and this one has 20"),
-        (lambda s: damaged(s, drop_last=True), "drop_last=True"),
-        (lambda s: damaged(s, kind="iterable"), "kind='iterable'"),
-        (lambda s: damaged(s, sampler=["BatchSampler", "Mine"]), "Mine"),
-        (lambda s: damaged(s, generators={"loader": ""}), "other random generators"),
-        (lambda s: damaged(s, generators={"torch": "?"}), "damaged"),
-        (lambda s: damaged(s, epoch={}), "damaged"),
-        (lambda s: damaged(s, epoch={**s["epoch"], "map": {**s["epoch"]["map"], "frontier": -1}}), "damaged"),
-        (lambda s: damaged(s, epoch={**s["epoch"], "map": {**s["epoch"]["map"], "missing": [[3, 9]]}}), "damaged"),
-    ],
-)
-def test_states_that_do_not_fit_are_refused_by_name(change, message):
-    loader = DataLoader(Rows(20), 4, shuffle=True)
-    next(iter(loader))
-    with pytest.raises(ValueError, match=message):
-        DataLoader(Rows(20), 4, shuffle=True).load_state_dict(change(loader.state_dict()))
-
-
-def test_a_state_is_a_dict():
-    with pytest.raises(TypeError, match="a state is a dict"):
-        DataLoader(Rows(20)).load_state_dict([1])
-
-
-def test_a_given_generator_is_asked_for_again():
-    loader = DataLoader(Rows(20), 4, shuffle=True, generator=seeded(1))
-    with pytest.raises(ValueError, match="generator="):
-        DataLoader(Rows(20), 4, shuffle=True).load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="generator="):
-        loader.load_state_dict(DataLoader(Rows(20), 4, shuffle=True).state_dict())
-
-
-def test_a_closed_loader_takes_no_state():
-    loader = DataLoader(Rows(20), 4)
-    next(iter(loader))
-    loader.close()
-    state = loader.state_dict()
-    with pytest.raises(LoaderClosed, match="new DataLoader"):
-        loader.load_state_dict(state)
-
-
-class Unrepeatable(Shuffled):
-    """Draws from where nobody looks."""
-
-    def __iter__(self):
-        return iter(random.SystemRandom().sample(range(self.length), self.length))
-
-
-def test_a_sampler_that_gives_another_order_is_refused():
-    loader = DataLoader(Rows(200), 4, sampler=Unrepeatable(200))
-    next(iter(loader))
-    after = DataLoader(Rows(200), 4, sampler=Unrepeatable(200))
-    after.load_state_dict(loader.state_dict())
-    with pytest.raises(ValueError, match="another order"):
-        iter(after)
-
-
-def test_random_generators_are_left_alone_when_resuming_fails():
-    loader = DataLoader(Rows(200), 4, sampler=Unrepeatable(200))
-    next(iter(loader))
-    after = DataLoader(Rows(200), 4, sampler=Unrepeatable(200))
-    after.load_state_dict(loader.state_dict())
-    seed_all(6)
-    expected = draws()
-    seed_all(6)
-    with pytest.raises(ValueError, match="another order"):
-        iter(after)
-    assert draws() == expected

@@ -33,7 +33,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
-    "__init__": L0 | {"_dataloader", "_staged", "errors"},
+    "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 

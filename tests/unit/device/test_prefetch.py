@@ -270,39 +270,6 @@ def test_a_batch_is_not_lost_when_its_copy_is_interrupted() -> None:
     assert [number(batch) for batch in (first, *drain(prefetcher))] == [0, 1, 2, 3]
 
 
-class Counter:
-    """Marks are numbers of batches."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.handed: list[Any] = []
-
-    def take(self) -> int:
-        return self.source.taken
-
-    def handed_out(self, mark: int) -> None:
-        self.handed.append(mark)
-
-    def ended(self) -> None:
-        self.handed.append("end")
-
-
-def test_marks_tell_what_the_user_has_through_errors_of_any_kind() -> None:
-    runtime = FakeRuntime(at_once=True)
-    runtime.fail_at = 3
-    batches = tensors(6)
-    batches[1] = ValueError("bad sample")
-    source = Source(batches)
-    prefetcher, marks = make(source, runtime, depth=3), Counter(source)
-    prefetcher.follow(marks)
-    for _ in range(7):
-        try:
-            prefetcher.next_batch()
-        except (ValueError, RuntimeError, StopIteration):
-            pass
-    assert marks.handed == [1, 2, 3, 4, 5, 6, "end"]
-
-
 def test_of_a_closed_loader_nothing_is_handed_out() -> None:
     runtime = FakeRuntime()
     source = Source([*tensors(2), LoaderClosed("closed"), *tensors(1)], ready=2)

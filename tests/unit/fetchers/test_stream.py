@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset
 
-from minato._fetchers.stream import Stream
+from minato._fetchers.stream import MOST_FAILURES, Stream
 
 
 class Numbers(IterableDataset):
@@ -73,3 +73,47 @@ def test_an_error_comes_out_and_the_stream_goes_on_if_it_can() -> None:
     with pytest.raises(ValueError, match="hiccup"):
         stream.next_batch()
     assert stream.next_batch() == [4, 5]
+
+
+class Stumbling:
+    """Counts; numbers in `bad` are raised instead."""
+
+    def __init__(self, bad: range | set[int]) -> None:
+        self.bad = bad
+        self.next = 0
+
+    def __iter__(self) -> Stumbling:
+        return self
+
+    def __next__(self) -> int:
+        number, self.next = self.next, self.next + 1
+        if number in self.bad:
+            raise KeyError(number)
+        return number
+
+
+def test_what_came_before_a_failure_is_kept_if_asked_for() -> None:
+    stream = Stream(Stumbling({2, 3}), 4, False, keeps=True)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            stream.next_batch()
+    assert stream.next_batch() == [0, 1, 4, 5]
+    assert not stream.is_hopeless
+
+
+def test_what_came_before_a_failure_is_lost_otherwise() -> None:
+    stream = Stream(Stumbling({2}), 4, False)
+    with pytest.raises(KeyError):
+        stream.next_batch()
+    assert stream.next_batch() == [3, 4, 5, 6]
+
+
+def test_a_stream_is_hopeless_after_many_failures_without_a_sample() -> None:
+    good = MOST_FAILURES - 1
+    stream = Stream(Stumbling({n for n in range(3 * MOST_FAILURES) if n != good}), 2, False, keeps=True)
+    hopeless = []
+    for _ in range(good + MOST_FAILURES):
+        with pytest.raises(KeyError):
+            stream.next_batch()
+        hopeless.append(stream.is_hopeless)
+    assert hopeless == [False] * (good + MOST_FAILURES - 1) + [True]

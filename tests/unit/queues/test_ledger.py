@@ -91,3 +91,12 @@ def test_delivering_nothing_is_nothing() -> None:
     ledger = Ledger()
     ledger.deliver(positions())
     assert (ledger.issued, ledger.delivered, ledger.oldest) == (0, 0, None)
+
+
+def test_the_home_of_a_position_is_where_it_was_given_out() -> None:
+    ledger = Ledger()
+    ledger.issue(7, 3)
+    ledger.issue(8, 2)
+    ledger.issue(9, 4)
+    ledger.deliver_batch(8)
+    assert [ledger.home_of(position) for position in (0, 2, 5, 8)] == [(7, 0), (7, 2), (9, 0), (9, 3)]

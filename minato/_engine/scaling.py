@@ -1,0 +1,125 @@
+"""The number of workers, changed while they run.
+
+A policy (`_scheduler`) decides; here it is told what was measured, and its decisions are carried out: workers are
+started, or dismissed once they have nothing in hand, and the window of batches in flight follows their number. It all
+happens in the consuming thread, between batches or while it waits for one: a fork from another thread could copy a lock
+that the consumer's thread holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import psutil
+
+from .._plan import LoaderPlan
+from .._queues.posting import PostingBoard
+from .._scheduler.climbing import ClimbingPolicy
+from .._scheduler.policy import Decision, Observation, Policy, WorkerLimits
+from .._scheduler.window import Window
+from .._workers.pool import WorkerPool
+from .cores import allowed_cores
+from .totals import Totals
+
+MOST_KEPT = 100  # decisions
+_log = logging.getLogger("minato.scaling")
+
+
+class Scaler:
+    """Adapts one engine's pool."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        limits: WorkerLimits,
+        pool: WorkerPool,
+        board: PostingBoard,
+        window: Window,
+        per_worker: int,
+        totals: Totals,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`per_worker`: batches in flight for each worker."""
+        self._controller = policy.begin(limits)
+        self._period = policy.period_s
+        self._cores = limits.cores
+        self._pool = pool
+        self._board = board
+        self._window = window
+        self._per_worker = per_worker
+        self._totals = totals
+        self._clock = clock
+        self._cpu = _CpuTimes()
+        self._last = clock()
+        self.due = self._last + self._period
+        """When to look next, on the monotonic clock."""
+        self._waited = totals.wait_seconds
+        self._finished = totals.samples_finished
+
+    def look(self, ready: int, waiting_s: float) -> None:
+        """Decide anew if it is time. `ready`: complete batches; `waiting_s`: seconds of a wait that is not over."""
+        now = self._clock()
+        if self._pool.is_starting:
+            self.due = now + self._period
+        if now < self.due:
+            return
+        observation = self._observe(now, ready, waiting_s)
+        self._last, self.due = now, now + self._period
+        decision = self._controller.decide(observation)
+        if decision.target != self._pool.active:
+            self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        before = self._pool.active
+        self._pool.resize(decision.target)
+        self._window.resize(self._per_worker * self._pool.active)
+        text = f"{before} to {decision.target} workers: {decision.reason}"
+        _log.info("%s; measured: %s", text, decision.observation)
+        self._totals.decisions = (*self._totals.decisions, text)[-MOST_KEPT:]
+
+    def _observe(self, now: float, ready: int, waiting_s: float) -> Observation:
+        elapsed = now - self._last
+        waited, finished = self._totals.wait_seconds + waiting_s, self._totals.samples_finished
+        observation = Observation(
+            time=now,
+            workers=self._pool.active,
+            queue_occupancy=min(1.0, ready / max(1, self._window.size)),
+            cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._cores,
+            wait_share=min(1.0, max(0.0, waited - self._waited) / elapsed),
+            throughput=(finished - self._finished) / elapsed,
+        )
+        self._waited, self._finished = waited, finished
+        return observation
+
+
+def make_scaler(
+    plan: LoaderPlan, pool: WorkerPool, board: PostingBoard, window: Window, totals: Totals
+) -> Scaler | None:
+    """What adapts a pool as planned; None: the number of workers stays."""
+    if plan.adaptive is None:
+        return None
+    policy: Policy = ClimbingPolicy() if plan.adaptive is True else plan.adaptive
+    limits = WorkerLimits(plan.least_workers, plan.most_workers, allowed_cores().cores)
+    return Scaler(policy, limits, pool, board, window, plan.per_worker, totals)
+
+
+class _CpuTimes:
+    """CPU time of worker processes."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def since_last(self, pids: dict[int, int]) -> float:
+        """Seconds used since the last call, by workers that run now."""
+        now: dict[int, float] = {}
+        for pid in pids.values():
+            try:
+                times = psutil.Process(pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            now[pid] = times.user + times.system
+        used = sum(seconds - self._seconds.get(pid, 0.0) for pid, seconds in now.items())
+        self._seconds = now
+        return used
