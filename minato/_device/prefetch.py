@@ -145,6 +145,8 @@ class DevicePrefetcher:
         self._depth = depth
         self._lanes = [Lane(device, runtime) for device in devices]
         self._ended = False
+        self._in_hand: list[Any] = []
+        """The batch whose copy is being begun: still there after Ctrl-C, for those who go on."""
         self._dealt = 0
         self._handed_out = 0
         # As garbage: host memory must outlive the copies that read it.
@@ -194,9 +196,13 @@ class DevicePrefetcher:
         end, or if there is none yet and no need to wait for one."""
         lane = self._lanes[self._dealt % len(self._lanes)]
         try:
-            if self.waiting and not self._is_ready():
-                return False
-            lane.queue.append(lane.send(self._fetch()))
+            if not self._in_hand:
+                if self.waiting and not self._is_ready():
+                    return False
+                self._in_hand.append(self._fetch())
+            sent = lane.send(self._in_hand[0])
+            self._in_hand.clear()
+            lane.queue.append(sent)
         except StopIteration:
             self._ended = True
             return False
@@ -204,6 +210,7 @@ class DevicePrefetcher:
             self.release()
             raise
         except Exception as error:  # not BaseException: Ctrl-C and exit are for now
+            self._in_hand.clear()
             lane.queue.append(_Failed(error))
         self._dealt += 1
         return True
@@ -223,6 +230,7 @@ class DevicePrefetcher:
     def release(self) -> None:
         """Drop everything that was not handed out. Idempotent."""
         _release(self._lanes)
+        self._in_hand.clear()
         self._handed_out = self._dealt
 
 

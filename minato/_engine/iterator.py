@@ -99,7 +99,8 @@ class LoaderIterator(Iterator[Any]):
             self._arrived(handover)  # the error is what this batch has come to
             raise
         except BaseException:
-            handover.interrupted()
+            if self._prefetcher is None:  # which keeps what it has, and hands it out when it is asked again
+                handover.interrupted()
             raise
         self._watch.count()
         self._arrived(handover)

@@ -254,6 +254,22 @@ def test_interrupts_are_not_kept_for_later() -> None:
     assert [number(batch) for batch in drain(prefetcher)] == [0, 1]
 
 
+def test_a_batch_is_not_lost_when_its_copy_is_interrupted() -> None:
+    runtime = FakeRuntime(at_once=True)
+    prefetcher = make(Source(tensors(4)), runtime, depth=1)
+    first = prefetcher.next_batch()
+    copy = runtime.copy
+
+    def interrupted(value: Any, device: torch.device) -> DeviceTensor:
+        runtime.copy = copy  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    runtime.copy = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        prefetcher.next_batch()
+    assert [number(batch) for batch in (first, *drain(prefetcher))] == [0, 1, 2, 3]
+
+
 def test_of_a_closed_loader_nothing_is_handed_out() -> None:
     runtime = FakeRuntime()
     source = Source([*tensors(2), LoaderClosed("closed"), *tensors(1)], ready=2)

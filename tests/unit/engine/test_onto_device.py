@@ -163,6 +163,52 @@ def test_persistent_workers_begin_a_new_epoch_from_its_first_batch(runtime: Fake
             assert [numbers(batch)[0] for batch in batches] == [4.0 * i for i in range(seen)]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", ["in the loop", "after leaving it"])
+@pytest.mark.parametrize("kind", ["in order", "re-ordered", "stream"])
+def test_a_state_counts_what_was_handed_out_and_not_what_was_copied_ahead(
+    runtime: FakeRuntime, workers: int, way: str, kind: str
+) -> None:
+    def make() -> Any:
+        dataset = Stream() if kind == "stream" else Numbers(24)
+        shuffle = None if kind == "stream" else kind == "re-ordered"
+        return minato.DataLoader(dataset, 2, shuffle, num_workers=workers, device="cuda", device_prefetch=3)
+
+    with make() as first, make() as second:
+        iterator = iter(first)
+        seen = [number for _ in range(2) for number in numbers(next(iterator))]
+        if way == "after leaving it":
+            iterator.close()
+        second.load_state_dict(first.state_dict())
+        rest = [number for batch in second for number in numbers(batch)]
+        assert sorted(seen + rest) == list(range(12 if kind == "stream" else 24))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_before_the_first_batch_and_after_the_last_has_the_whole_epoch(
+    runtime: FakeRuntime, workers: int
+) -> None:
+    with minato.DataLoader(Numbers(12), 2, num_workers=workers, device="cuda") as loader:
+        iterator = iter(loader)
+        states = [loader.state_dict()]
+        list(iterator)
+        states.append(loader.state_dict())
+        for state in states:
+            loader.load_state_dict(state)
+            assert [numbers(batch)[0] for batch in loader] == [0, 2, 4, 6, 8, 10]
+
+
+def test_persistent_workers_count_what_was_handed_out_in_every_epoch(runtime: FakeRuntime) -> None:
+    def make() -> Any:
+        return minato.DataLoader(Numbers(12), 2, num_workers=2, persistent_workers=True, device="cuda")
+
+    with make() as first, make() as second:
+        list(first)
+        next(iter(first))
+        second.load_state_dict(first.state_dict())
+        assert [numbers(batch)[0] for batch in second] == [2, 4, 6, 8, 10]
+
+
 @pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu"), ["cpu", "cpu"]])
 def test_on_the_cpu_batches_are_the_same_objects(device: Any) -> None:
     made: list[Any] = []
