@@ -109,7 +109,8 @@ def _weigh(value: Any, depth: int, weighed: set[int]) -> int:
         return 0
     weighed.add(id(value))
     if issubclass(kind, (np.ndarray, torch.Tensor)):
-        return _ARRAY_HEAD + min(int(value.nbytes), _PAGE)
+        is_dense = kind is np.ndarray or (kind is torch.Tensor and value.layout is torch.strided)
+        return _ARRAY_HEAD + (min(int(value.nbytes), _PAGE) if is_dense else _PAGE)  # others may not know their size
     if not issubclass(kind, _CONTAINERS):
         own = min(sys.getsizeof(value, _UNKNOWN), _PAGE)
         attributes = parts(value) if depth and hasattr(value, "__dict__") else ()

@@ -103,3 +103,8 @@ def test_a_loader_warns_once(monkeypatch):
         assert len(list(loader)) == 4
     assert [warning.filename for warning in caught] == [__file__]
     assert len(list(loader)) == 4
+
+
+def test_tensors_that_do_not_know_their_size_are_weighed_too():
+    sparse = torch.eye(3).to_sparse()
+    assert "dataset.items: 1,000 items" in told(Plain(items=[sparse.clone() for _ in range(1000)]))
