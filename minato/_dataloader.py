@@ -75,9 +75,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         max_worker_restarts: dead workers to replace before giving up.
         trace, cache, offload: instruments and extensions.
 
-    Values that ask for work that is not there yet are refused. Limits and thresholds of that work (`slow_timeout`,
-    `slow_fallback`, `warmup_samples`, `queue_size`, `min_workers`, `max_workers`, `num_fetch_workers`, `batch_pool`)
-    are checked and kept, and have no effect until it is.
+    `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
+
+    Values that ask for work that is not there yet are refused. Limits of that work (`queue_size`, `num_fetch_workers`,
+    `batch_pool`) are checked and kept, and have no effect until it is.
     """
 
     _pending: dict[str, Any] | None = None

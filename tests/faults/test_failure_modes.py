@@ -117,7 +117,7 @@ MODES: dict[int, tuple[str, ...]] = {
         "tests/unit/workers/test_hazards.py::test_what_is_open_is_named_with_its_path",
     ),
     22: (f"{HERE}::test_03_batches_do_not_go_through_dev_shm",),
-    23: (),  # resume: docs/resume.md names its tests
+    23: ("tests/faults/test_resume.py::test_every_batch_of_an_epoch_is_a_point_to_resume_from",),
     24: (
         f"{HERE}::test_24_the_sampler_is_started_once",
         "tests/compat/test_iteration.py::test_every_kind_of_sampler_is_started_once_per_epoch",
