@@ -285,20 +285,21 @@ def most_adaptive_workers(loader: Any) -> int:
     return max(int(loader.num_workers), len(os.sched_getaffinity(0)))
 
 
-def make_plan(loader: Any) -> LoaderPlan:
-    """The plan of a checked loader, from its attributes."""
+def make_plan(loader: Any, workers: int | None = None) -> LoaderPlan:
+    """The plan of a checked loader, from its attributes. `workers`: for one epoch that needs another number of them."""
+    workers = loader.num_workers if workers is None else workers
     iterable = isinstance(loader.dataset, IterableDataset)
     per_worker = max(1, loader.prefetch_factor or 1)
-    window = per_worker * max(1, loader.num_workers)
-    adaptive = loader.adaptive if not iterable and loader.num_workers > 0 else None
-    most_workers = loader.num_workers if not adaptive else most_adaptive_workers(loader)
+    window = per_worker * max(1, workers)
+    adaptive = loader.adaptive if not iterable and workers > 0 else None
+    most_workers = workers if not adaptive else most_adaptive_workers(loader)
     most_window = per_worker * max(1, most_workers)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
         collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
         collate_fn=loader.collate_fn,
-        num_workers=loader.num_workers,
+        num_workers=workers,
         worker_init_fn=loader.worker_init_fn,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
@@ -315,12 +316,12 @@ def make_plan(loader: Any) -> LoaderPlan:
         max_deferral=loader.max_deferral or 4 * most_window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
-        persistent=loader.persistent_workers,
+        persistent=loader.persistent_workers and workers == loader.num_workers,
         max_worker_restarts=loader.max_worker_restarts,
         sample_retries=loader.sample_retries,
         on_error=loader.on_error,
         most_workers=most_workers,
-        least_workers=min(loader.min_workers, loader.num_workers),
+        least_workers=min(loader.min_workers, workers),
         per_worker=per_worker,
         adaptive=adaptive or None,
     )

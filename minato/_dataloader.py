@@ -36,7 +36,6 @@ from ._engine.start import (
     start_inline,
     start_method,
     warn_before_fork,
-    with_workers,
 )
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
@@ -213,9 +212,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        plan = _arguments.make_plan(self)
-        if workers != self.num_workers:
-            plan = with_workers(plan, workers)
+        plan = _arguments.make_plan(self, workers)
         engine, track = start_engine(
             plan,
             self.dataset,

@@ -59,20 +59,6 @@ def warn_before_fork(plan: LoaderPlan, dataset: Any, context: BaseContext, stack
         warn_of_copies(program, plan.worker.num_workers, default_memory_budget(), stacklevel + 1)
 
 
-def with_workers(plan: LoaderPlan, workers: int) -> LoaderPlan:
-    """A plan for one epoch that needs another number of workers than the loader has."""
-    window = max(plan.window, workers)
-    worker = replace(plan.worker, num_workers=workers)
-    return replace(
-        plan,
-        worker=worker,
-        window=window,
-        first_window=max(plan.first_window, workers),
-        max_deferral=4 * window,
-        persistent=False,
-    )
-
-
 def start_engine(
     plan: LoaderPlan,
     dataset: Any,
