@@ -314,19 +314,16 @@ class TakingBoard(Board):
 
     def _claim_spare(self, epoch: int, count: int) -> Place | None:
         words = self._words
-        head = words[Header.SPARE_HEAD]
-        for number in range(head, words[Header.SPARE_TAIL]):
+        for number in range(words[Header.SPARE_HEAD], words[Header.SPARE_TAIL]):
             entry = self.control.spare(number)
             batch, row, end = words[entry : entry + 3]
-            if words[self.control.batch(batch) + Batch.EPOCH] != epoch:
-                continue  # two epochs may be under way, and a claim must not go to the other
-            if end - row > count:
-                words[entry + 1] = row + count
-                return Place(batch, row, count)
-            first = self.control.spare(head)
-            words[entry : entry + 3] = words[first : first + 3]
-            words[Header.SPARE_HEAD] = head + 1
-            return Place(batch, row, end - row)
+            if row == end:  # used up
+                if number == words[Header.SPARE_HEAD]:
+                    words[Header.SPARE_HEAD] = number + 1
+            elif words[self.control.batch(batch) + Batch.EPOCH] == epoch:  # two epochs may be under way
+                taken = min(count, end - row)
+                words[entry + 1] = row + taken  # a single store: a kill leaves no entry that is half of each
+                return Place(batch, row, taken)
         return None
 
     def _claim_open(self, epoch: int, count: int) -> Place:
