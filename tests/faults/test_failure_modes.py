@@ -192,11 +192,16 @@ def test_02_kept_batches_cost_no_descriptors():
 
 
 def mapped_names(loader_class):
-    """Whether /dev/shm is among the files behind this process's memory, with a batch in hand."""
+    """Whether files in /dev/shm, and memfds, have come behind this process's memory with a batch in hand."""
+
+    def mapped():
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return {line for line in lines if "/dev/shm/torch_" in line}, {line for line in lines if "memfd:" in line}
+
+    before = mapped()
     batch = next(iter(loader_class(Big(8, kib=64), 2, num_workers=2)))
-    maps = Path("/proc/self/maps").read_text()
     assert len(batch) == 2
-    return "/dev/shm/torch_" in maps, "memfd:" in maps
+    return tuple(bool(now - then) for then, now in zip(before, mapped(), strict=True))
 
 
 def test_03_batches_do_not_go_through_dev_shm():
