@@ -246,6 +246,8 @@ class Engine:
         """The next batch, or StopIteration, or the error that the batch carries."""
         with self._in_use:
             self._check_open()
+            with self._uninterrupted:
+                self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
             if batch is None:
                 raise StopIteration
@@ -254,7 +256,6 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
-                    self._tend()
                     self._top_up()
 
     def _tend(self, waiting_since: float | None = None) -> None:

@@ -24,6 +24,7 @@ from .cores import allowed_cores
 from .totals import Totals
 
 MOST_KEPT = 100  # decisions
+PAUSE_S = 30.0  # seconds before another try, after the system refused to start a worker
 _log = logging.getLogger("minato.scaling")
 
 
@@ -72,10 +73,14 @@ class Scaler:
             self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
-        before = self._pool.active
-        self._pool.resize(decision.target)
+        before, text = self._pool.active, f"to {decision.target} workers: {decision.reason}"
+        try:
+            self._pool.resize(decision.target)
+        except OSError as error:  # no more processes or descriptors to be had: those that run go on
+            text = f"stays, for want of resources ({error}); wanted: {text}"
+            self.due += PAUSE_S
         self._window.resize(self._per_worker * self._pool.active)
-        text = f"{before} to {decision.target} workers: {decision.reason}"
+        text = f"{before} {text}"
         _log.info("%s; measured: %s", text, decision.observation)
         self._totals.decisions = (*self._totals.decisions, text)[-MOST_KEPT:]
 
