@@ -8,7 +8,7 @@ and which argument to change.
 from __future__ import annotations
 
 import operator
-import os
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -70,12 +70,12 @@ TORCH_ARGUMENTS = (
 _LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading"}
 
 
-def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: int) -> int:
+def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: Callable[[], int]) -> int:
     """A plain int, before torch compares it with numbers; for "auto", how many workers to begin with."""
     if isinstance(num_workers, str) and num_workers == "auto":
         _check_count("min_workers", min_workers, least=1)
         _check_count("max_workers", max_workers, least=1, optional=True)
-        return int(max(min_workers, min(cores, MOST_AUTO, max_workers or cores)))
+        return int(max(min_workers, min(cores(), MOST_AUTO, max_workers or MOST_AUTO)))
     try:
         return operator.index(num_workers)
     except TypeError:
@@ -278,21 +278,22 @@ def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]
     return loader.slow_timeout, loader.slow_fallback, warmup
 
 
-def most_adaptive_workers(loader: Any) -> int:
+def most_adaptive_workers(loader: Any, cores: Callable[[], int]) -> int:
     """Workers there may be: as given, or one for each core this process may use, but not fewer than it begins with."""
     if loader.max_workers is not None:
         return int(loader.max_workers)
-    return max(int(loader.num_workers), len(os.sched_getaffinity(0)))
+    return max(int(loader.num_workers), cores())
 
 
-def make_plan(loader: Any, workers: int | None = None) -> LoaderPlan:
-    """The plan of a checked loader, from its attributes. `workers`: for one epoch that needs another number of them."""
+def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None) -> LoaderPlan:
+    """The plan of a checked loader, from its attributes. `cores`: those this process may use, where that matters.
+    `workers`: for one epoch that needs another number of them."""
     workers = loader.num_workers if workers is None else workers
     iterable = isinstance(loader.dataset, IterableDataset)
     per_worker = max(1, loader.prefetch_factor or 1)
     window = per_worker * max(1, workers)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
-    most_workers = workers if not adaptive else most_adaptive_workers(loader)
+    most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_window = per_worker * max(1, most_workers)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,

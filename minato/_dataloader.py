@@ -15,7 +15,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
 from . import _arguments
-from ._engine.cores import allowed_cores
+from ._engine.cores import whole_cores
 from ._engine.engine import Engine
 from ._engine.iterator import (
     DevicePrefetcher,
@@ -126,10 +126,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     ) -> None:
         given = locals()
         options = {name: given[name] for name in _arguments.OPTIONS}
-        cores = max(1, int(allowed_cores().cores))
         if num_workers == "auto" and adaptive is None:
             options["adaptive"] = not isinstance(dataset, IterableDataset)
-        num_workers = _arguments.check_num_workers(num_workers, min_workers, max_workers, cores)
+        num_workers = _arguments.check_num_workers(num_workers, min_workers, max_workers, whole_cores)
         super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
@@ -139,7 +138,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._devices, self._device_depth = _arguments.accelerators(device), device_prefetch
         self._begin_life()
         if num_workers > 0 and multiprocessing_context is not None:
-            check_shippable(_arguments.make_plan(self), self.dataset, start_method(self.multiprocessing_context))
+            plan = _arguments.make_plan(self, whole_cores)
+            check_shippable(plan, self.dataset, start_method(self.multiprocessing_context))
 
     def _begin_life(self) -> None:
         self._closed = False
@@ -164,7 +164,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if self.num_workers > 0 and not self._hazards_told:
             self._hazards_told = True
             context = start_method(self.multiprocessing_context)
-            warn_before_fork(_arguments.make_plan(self), self.dataset, context, stacklevel=2)
+            warn_before_fork(_arguments.make_plan(self, whole_cores), self.dataset, context, stacklevel=2)
         resumed = None if self._pending is None else resume(self, self._pending)
         iterator = self._begin_epoch(resumed)
         self._track, self._pending = iterator.track, None
@@ -204,7 +204,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if self.timeout != 0 and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        plan = _arguments.make_plan(self)
+        plan = _arguments.make_plan(self, whole_cores)
         batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
         return LoaderIterator(batches, self._sampler_length, self._length_watch(resumed), pinner, track, prefetcher)
@@ -212,7 +212,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        plan = _arguments.make_plan(self, workers)
+        plan = _arguments.make_plan(self, whole_cores, workers)
         engine, track = start_engine(
             plan,
             self.dataset,

@@ -37,6 +37,11 @@ def allowed_cores(
     return AllowedCores(len(os.sched_getaffinity(0)), _quota(cgroups, membership), _ranks(environment))
 
 
+def whole_cores() -> int:
+    """Cores that one rank may use, at least one."""
+    return max(1, int(allowed_cores().cores))
+
+
 def _ranks(environment: Mapping[str, str]) -> int:
     text = environment.get(RANKS_VARIABLE, "1")
     if not text.isdecimal() or int(text) < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
@@ -55,8 +56,13 @@ def warn_before_fork(plan: LoaderPlan, dataset: Any, context: BaseContext, stack
     """Tell what workers would share with this process to their harm, or copy at great length, if they are forked."""
     if context.get_start_method() == "fork":
         program = _program(plan, dataset)
-        warn_of_fork_hazards(program, stacklevel + 1)
-        warn_of_copies(program, plan.worker.num_workers, default_memory_budget(), stacklevel + 1)
+        try:
+            warn_of_fork_hazards(program, stacklevel + 1)
+            warn_of_copies(program, plan.worker.num_workers, default_memory_budget(), stacklevel + 1)
+        except Warning:
+            raise  # the user wants warnings to be errors
+        except Exception as error:  # the user's objects are looked at, whatever they are: that must not end a training
+            warnings.warn(f"looking for hazards of a fork failed: {error!r}", RuntimeWarning, stacklevel=stacklevel + 1)
 
 
 def start_engine(

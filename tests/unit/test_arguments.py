@@ -156,10 +156,18 @@ def test_ways_to_treat_errors_are_accepted(value: Any) -> None:
     check(on_error=value)
 
 
-@pytest.mark.parametrize(("value", "error"), [("many", TypeError), ("2", TypeError), (2.0, TypeError)])
-def test_a_number_of_workers_that_is_none_is_refused(value: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="num_workers"):
-        check_num_workers(value)
+@pytest.mark.parametrize("value", ["many", "2", 2.0])
+def test_a_number_of_workers_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="num_workers must be an integer or 'auto'"):
+        check_num_workers(value, 1, None, lambda: 4)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "cores", "expected"),
+    [(1, None, 4, 4), (1, None, 64, 12), (1, 2, 64, 2), (3, None, 1, 3), (1, 64, 4, 4)],
+)
+def test_auto_begins_with_the_cores_within_the_limits(least: int, most: int | None, cores: int, expected: int) -> None:
+    assert check_num_workers("auto", least, most, lambda: cores) == expected
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------

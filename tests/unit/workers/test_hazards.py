@@ -306,3 +306,12 @@ class Opening(Plain):
 def test_a_warning_made_an_error_leaves_nothing_behind():
     with tempfile.TemporaryFile() as file, pytest.raises(ForkHazardWarning):
         list(DataLoader(Plain(file=file), num_workers=2))
+
+
+def test_a_look_that_fails_is_told_and_ends_nothing(monkeypatch):
+    def stumble(*_):
+        raise RuntimeError("no such attribute")
+
+    monkeypatch.setattr("minato._engine.start.warn_of_fork_hazards", stumble)
+    with pytest.warns(RuntimeWarning, match="looking for hazards of a fork failed: .*no such attribute"):
+        assert len(list(DataLoader(list(range(4)), num_workers=1))) == 4
