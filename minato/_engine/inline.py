@@ -109,8 +109,11 @@ class InlineMap:
         samples = []
         for number, key in enumerate(keys):
             reseed(number)
-            samples.append(self._dataset[key])
+            samples.append(self._one(key))
         return samples
+
+    def _one(self, key: Any) -> Any:
+        return self._dataset[key]
 
     def _collate(self, value: Any, position: int) -> Any:
         randomness = self._collation

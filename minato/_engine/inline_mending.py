@@ -12,7 +12,6 @@ from .._errors import SampleError
 from .._plan import LoaderPlan
 from .._queues.keys import Indices, Placed
 from .._scheduler.error_policy import ErrorPolicy, Verdict, backoff_s
-from .._workers.randomness import Reseed
 from .courses import Course
 from .inline import InlineMap, InlineStream
 from .progress import MapProgress, StreamPlace
@@ -192,16 +191,6 @@ class MendingMap(InlineMap):
             samples: list[Any] = self._dataset.__getitems__(keys)
         except Exception as error:
             return [_Failed(error)] if len(keys) == 1 else [self._fetch_plain([key])[0] for key in keys]
-        return samples
-
-    def _fetch_seeded(self, keys: Sequence[Any], reseed: Reseed) -> list[Any]:
-        if self._together:
-            reseed(0)
-            return self._fetch_plain(keys)
-        samples = []
-        for number, key in enumerate(keys):
-            reseed(number)
-            samples.append(self._one(key))
         return samples
 
     def _one(self, key: Any) -> Any:

@@ -166,7 +166,7 @@ class Listing(Rows):
 
     def __init__(self, length):
         super().__init__(4)
-        self.paths = [f"/data/{k:09d}" for k in range(length)]
+        self.paths = [f"images/{k:09d}" for k in range(length)]
 
 
 def test_01_large_containers_are_warned_about(monkeypatch):

@@ -31,7 +31,7 @@ def told(dataset: Any, workers: int = 4, room: int = ROOM, bound: int = 500 * KI
 
 
 def paths(count: int) -> list[str]:
-    return [f"/data/images/train/{k:09d}.jpeg" for k in range(count)]
+    return [f"images/of/the/training/set/{k:09d}.jpeg" for k in range(count)]
 
 
 LARGE = {
