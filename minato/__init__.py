@@ -12,9 +12,12 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
 """
+
+from importlib import import_module as _import_module
 
 from torch.utils.data import get_worker_info as get_worker_info
 
@@ -30,3 +33,14 @@ __all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__versi
 for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
     _public.__module__ = "minato"
 del _public
+
+# Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
+_LATER: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'minato' has no attribute {name!r}")
+    value = getattr(_import_module(_LATER[name], __name__), name)
+    globals()[name] = value
+    return value

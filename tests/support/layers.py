@@ -18,7 +18,7 @@ MAX_MODULE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
 L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument"})
-SIDE = frozenset({"trace", "diagnose", "offload", "testing", "cli", "bench"})
+SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench"})
 
 # A part is a direct child of the package, module or subpackage. What a part may import from the others:
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
@@ -33,6 +33,7 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
+    "__main__": frozenset({"cli"}),
     "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE

@@ -1,0 +1,42 @@
+"""The command `minato`: one module of this package per subcommand.
+
+A subcommand's module has `register(subparsers)`, which adds its parser and sets `run` to a function from the parsed
+arguments to an exit code. Mistakes of the user are raised as `UserError` and told in one line, without a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from .errors import UserError
+
+COMMANDS: tuple[str, ...] = ()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the exit code is 0, what the subcommand found, or 2 for a mistake in how it was called."""
+    parser = make_parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+    except UserError as error:
+        sys.stderr.write(f"minato: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command. Subcommands import what they need when they run, so that `--help` is quick."""
+    from .. import __version__
+
+    parser = argparse.ArgumentParser(prog="minato", description="The tools of the minato data loader.")
+    parser.add_argument("--version", action="version", version=f"minato {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        import_module(f".{command}", __package__).register(subparsers)
+    return parser
