@@ -29,7 +29,13 @@ _LIBRARY_COLUMN = re.compile(r"module( path)?$|binary$|shared object$", re.IGNOR
 _TEXT_COLUMN = re.compile(r"source file|source line|start address|process|thread|pid|tid", re.IGNORECASE)
 _RATE_COLUMN = re.compile(r"\brate$|frequency$|^cpi$|^ipc$", re.IGNORECASE)
 _NUMBER = re.compile(r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?)\s*(s|ms|us|%)?$")
-_UNITS = {None: 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "%": Fraction(1, 100)}
+_UNITS: Mapping[str | None, Fraction] = {
+    None: Fraction(1),
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "%": Fraction(1, 100),
+}
 _NO_NAME = re.compile(r"func@(0x[0-9a-f]+)$", re.IGNORECASE)
 
 
