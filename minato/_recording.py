@@ -44,7 +44,7 @@ class Recorder:
         self._role = role
         self._worker = worker
         self._made_in = os.getpid()
-        self._pid = self._made_in if pid is None else pid
+        self.pid = self._made_in if pid is None else pid
         self._lock = threading.RLock()  # over the file; `record` does without
         self._buffer = bytearray()
         self._names: dict[str, int] = {"": 0}
@@ -208,7 +208,7 @@ class Recorder:
     def _path(self) -> str:
         spec = self.spec
         who = "main" if self._worker == NONE else f"pool{spec.pool}-worker{self._worker}"
-        name = f"rank{spec.rank}-{spec.session}-{who}-pid{self._pid}.{self._segment:04d}{SUFFIX}"
+        name = f"rank{spec.rank}-{spec.session}-{who}-pid{self.pid}.{self._segment:04d}{SUFFIX}"
         return os.path.join(spec.directory, name)
 
     def _header(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Recorder:
             "session": spec.session,
             "role": self._role,
             "rank": spec.rank,
-            "pid": self._pid,
+            "pid": self.pid,
             "worker": self._worker,
             "pool": spec.pool,
             "segment": self._segment,
