@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _steps(lives: Sequence[BatchLife]) -> list[float]:
     steps = []
     for group in asked.values():
         group.sort(key=lambda life: life.wait_start_ns or 0)
-        for before, after in zip(group, group[1:], strict=False):
+        for before, after in pairwise(group):
             steps.append(max(0, (after.wait_start_ns or 0) - (before.consumed_ns or 0)) * 1e-9)
     return steps
 

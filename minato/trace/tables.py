@@ -6,8 +6,9 @@ takes. Thresholds are parameters, and nothing is dropped unless it is asked for.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -57,17 +58,24 @@ def op_rows(run: RunTrace) -> list[OpRow]:
             spent, used = chosen["duration_ns"] * 1e-9, chosen["cpu_us"] * 1e-6
             groups.setdefault((process.names[key & 0xFFFF], label), []).append((spent, used, scale))
     rows = [_op_row(name, kind, parts) for (name, kind), parts in groups.items()]
-    whole = sum(row[-1] for row in rows if row[1] != "traced") or 1.0
-    made = [OpRow(*row[:-1], total, cpu, total / whole) for *row, cpu, total in rows]
-    return sorted(made, key=lambda row: -row.total_s)
+    whole = sum(row.total_s for row in rows if row.kind != "traced") or 1.0
+    return sorted((replace(row, share=row.total_s / whole) for row in rows), key=lambda row: -row.total_s)
 
 
-def _op_row(name: str, kind: str, parts: list[tuple[Seconds, Seconds, float]]) -> tuple[object, ...]:
+def _op_row(name: str, kind: str, parts: list[tuple[Seconds, Seconds, float]]) -> OpRow:
     spent = np.concatenate([part[0] for part in parts])
-    total = sum(float(part[0].sum()) * part[2] for part in parts)
-    cpu = sum(float(part[1].sum()) * part[2] for part in parts)
-    mean_ms, p90_ms = float(spent.mean() * 1e3), float(np.percentile(spent, 90) * 1e3)
-    return name, kind, len(spent), mean_ms, p90_ms, _share(spent < 10e-3), _share(spent < 100e-6), cpu, total
+    return OpRow(
+        name=name,
+        kind=kind,
+        calls=len(spent),
+        mean_ms=float(spent.mean() * 1e3),
+        p90_ms=float(np.percentile(spent, 90) * 1e3),
+        under_10ms=_share(spent < 10e-3),
+        under_100us=_share(spent < 100e-6),
+        total_s=sum(float(part[0].sum()) * part[2] for part in parts),
+        cpu_s=sum(float(part[1].sum()) * part[2] for part in parts),
+        share=0.0,
+    )
 
 
 def sampling_weight(process: ProcessTrace) -> float:
@@ -106,7 +114,7 @@ def describe(values: Sequence[float], remove_outliers: bool = False) -> Spread:
         kept = data[data >= low - 2 * (high - low)]
         removed, data = len(data) - len(kept), kept
     if not len(data):
-        return Spread(0, *[0.0] * 11)
+        return Spread(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     p25, median, p75, p90 = (float(value) for value in np.percentile(data, [25, 50, 75, 90]))
     mean, std = float(data.mean()), float(data.std())
     return Spread(
@@ -245,8 +253,6 @@ def _places(times: Sequence[int]) -> list[int]:
 
 def _overtaken(places: Sequence[int]) -> list[int]:
     """For each, how many before it in the list have a later place."""
-    import bisect
-
     seen: list[int] = []
     counts = []
     for place in places:
