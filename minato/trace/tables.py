@@ -40,7 +40,7 @@ class OpRow:
     cpu_s: float
     """CPU seconds, scaled likewise."""
     share: float
-    """Of `total_s` over all rows, "traced" ones left out."""
+    """Of `total_s` over all rows; 0 for "traced" ones, which are counted in others."""
 
 
 def op_rows(run: RunTrace) -> list[OpRow]:
@@ -59,7 +59,8 @@ def op_rows(run: RunTrace) -> list[OpRow]:
             groups.setdefault((process.names[key & 0xFFFF], label), []).append((spent, used, scale))
     rows = [_op_row(name, kind, parts) for (name, kind), parts in groups.items()]
     whole = sum(row.total_s for row in rows if row.kind != "traced") or 1.0
-    return sorted((replace(row, share=row.total_s / whole) for row in rows), key=lambda row: -row.total_s)
+    made = [row if row.kind == "traced" else replace(row, share=row.total_s / whole) for row in rows]
+    return sorted(made, key=lambda row: -row.total_s)
 
 
 def _op_row(name: str, kind: str, parts: list[tuple[Seconds, Seconds, float]]) -> OpRow:
