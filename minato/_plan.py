@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._errors import SampleError
+from ._instrument import TraceOptions, TraceSpec
 
 
 class Order(enum.Enum):
@@ -60,6 +61,8 @@ class WorkerPlan:
     """Samples that fail may be left out."""
     tells_stack: bool = False
     """Workers that are stuck are asked for their stack."""
+    trace: TraceSpec | None = None
+    """Where workers record what they do; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +94,5 @@ class LoaderPlan:
     sample_retries: int
     on_error: str | Callable[[SampleError], str] = "raise"
     """"raise", "skip", or the user's function."""
+    trace: TraceOptions | None = None
+    """What to record; `worker.trace` is made from it for each pool."""

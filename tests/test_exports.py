@@ -15,7 +15,17 @@ import minato
 
 ROOT = Path(__file__).parent.parent
 
-PUBLIC = {"DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "errors", "get_worker_info", "__version__"}
+PUBLIC = {
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "StagedDataset",
+    "__version__",
+    "errors",
+    "get_worker_info",
+    "mark",
+    "traced",
+}
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 
 

@@ -72,13 +72,13 @@ def test_needed_runs_are_enough_and_one_less_is_not(span: float, interval: float
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 SCRIPT = """\
-    0     0.000000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x1206448) @ 0xffffffff81000000]: x [kernel.kallsyms]_text
+    0     0.000000000: PERF_RECORD_MMAP -1/0: [0xffffffff81000000(0x1206448) @ 0xffffffff81000000]: x [kernel]
    70     1.000000001: PERF_RECORD_MMAP2 70/70: [0x7f0000001000(0x2000) @ 0x1000 fe:00 340072 0]: r-xp {library}
    70     1.500000000: PERF_RECORD_FORK(71:71):(70:70)
    70     2.000000005:    1001001 cpu-clock:      7f0000001010 [unknown] ({library})
    71     2.000000006:    1001001 cpu-clock:u:      7f0000001010 [unknown] ({library})
    70     2.000000007:    1001001 cpu-clock:  ffffffff816dcb92 __d_lookup_rcu ([kernel.kallsyms])
-   70     2.000000008:        300 cache-misses:      5581 at::cat (anon)(int, long) const (/opt/a b/libtorch (x).so (deleted))
+   70     2.000000008:        300 cache-misses:      5581 at::cat (x)(int) const (/opt/a b/libtorch (x).so (deleted))
    70     2.000000009:    1001001 cpu-clock:      7fff00000000 [unknown] ([unknown])
 """
 
@@ -92,7 +92,7 @@ def test_samples_of_a_stripped_library_get_the_nearest_export(monkeypatch: pytes
         (70, "~deflate|libz.so.1"),
         (71, "~deflate|libz.so.1"),
         (70, "__d_lookup_rcu|[kernel.kallsyms]"),
-        (70, "at::cat (anon)(int, long) const|libtorch (x).so (deleted)"),
+        (70, "at::cat (x)(int) const|libtorch (x).so (deleted)"),
         (70, "[unknown]|[unknown]"),
     ]
     assert found[0].time_ns == 2_000_000_005
