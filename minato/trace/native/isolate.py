@@ -143,16 +143,22 @@ def _windows(
             try:
                 message = pipe.recv()
             except EOFError:
-                raise PerfFailed(f"the process of the operations ended with code {process.exitcode}") from None
+                raise _ended(process) from None
             if isinstance(message, CapturedError):
                 raise message.rebuild()
             if isinstance(message, tuple):
                 return message
             progress(message)
         elif process.exitcode is not None:
-            raise PerfFailed(f"the process of the operations ended with code {process.exitcode}")
+            raise _ended(process)
         elif recorder.poll() is not None:
-            raise failure(directory, recorder.returncode)
+            process.join(timeout=1.0)  # perf ends as well when its process does
+            raise failure(directory, recorder.returncode) if process.exitcode is None else _ended(process)
+
+
+def _ended(process: multiprocessing.process.BaseProcess) -> PerfFailed:
+    process.join()
+    return PerfFailed(f"the process of the operations ended with code {process.exitcode}")
 
 
 def _child_main(ops: Sequence[Op], schedule: Schedule, directory: Path, pipe: Connection) -> None:
