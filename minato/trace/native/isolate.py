@@ -152,8 +152,9 @@ def _windows(
         elif process.exitcode is not None:
             raise _ended(process)
         elif recorder.poll() is not None:
-            process.join(timeout=1.0)  # perf ends as well when its process does
-            raise failure(directory, recorder.returncode) if process.exitcode is None else _ended(process)
+            if wait([process.sentinel], timeout=1.0):  # perf ends as well when its process does
+                raise _ended(process)
+            raise failure(directory, recorder.returncode)
 
 
 def _ended(process: multiprocessing.process.BaseProcess) -> PerfFailed:
