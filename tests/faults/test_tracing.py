@@ -259,8 +259,9 @@ def test_samples_that_fail_are_marked(tmp_path):
         return load(index)
 
     data = StagedDataset(broken, [Double()], 8)
-    with pytest.raises(KeyError):
-        list(DataLoader(data, BATCH, num_workers=1, trace=TraceOptions(tmp_path, "op")))
+    with DataLoader(data, BATCH, num_workers=1, trace=TraceOptions(tmp_path, "op")) as loader:
+        with pytest.raises(KeyError):
+            list(loader)
     run = read_run(tmp_path)
     failed = [e for p in run.workers for e in p.events(Kind.SAMPLE, Kind.LOADER) if e.flags]
     assert {(event.kind, event.index) for event in failed} == {(Kind.SAMPLE, 5), (Kind.LOADER, 5)}
