@@ -58,6 +58,7 @@ class Recorder:
         """Files of this process, oldest first."""
         self._most_kept = max(2, spec.max_bytes // spec.segment_bytes)
         self._ended = False
+        self._complaint = ""
 
     # ---- events -----------------------------------------------------------------------------------------------------
 
@@ -243,11 +244,15 @@ class Recorder:
         self._ended = True
         self.pending = None
         self._close()
-        text = f"tracing ends: {self.spec.directory} cannot be written ({error}); the loader goes on without"
-        if self._worker == NONE:
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        else:  # the main process tells as well, once it comes to write; a warning could be an error here
-            _log.info("worker %d: %s", self._worker, text)
+        self._complaint = f"tracing ends: {self.spec.directory} cannot be written ({error}); the loader goes on without"
+        _log.info("%s %d: %s", self._role, self._worker, self._complaint)
+
+    def tell(self) -> None:
+        """Warn, once, if recording has ended. For a moment at which an exception does no harm: warnings may be errors.
+        Workers leave it to the main process, which fails to write as well."""
+        complaint, self._complaint = self._complaint, ""
+        if complaint:
+            warnings.warn(complaint, RuntimeWarning, stacklevel=4)
 
 
 def _block(kind: Block, payload: bytes) -> bytes:

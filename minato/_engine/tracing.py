@@ -137,6 +137,7 @@ class TracedEngine(Engine):
         return super()._deliver(batch)
 
     def next_batch(self) -> Any:
+        self._recorder.tell()
         try:
             return super().next_batch()
         finally:
@@ -185,6 +186,7 @@ class TracedInline:
     def next_batch(self) -> Any:
         """The next batch; raises what its making raises."""
         recorder, inner, batch = self._recorder, self._inner, self._batch
+        recorder.tell()
         if isinstance(inner, InlineMap):
             inner.dataset = self._ops.choose(self._dataset, self._samples)
         made = self._totals.samples_delivered

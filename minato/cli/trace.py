@@ -14,8 +14,6 @@ from .trace_native import register_native
 if TYPE_CHECKING:
     from ..trace.reading import RunTrace
 
-TABLES = ("ops", "workers", "batches", "out_of_order")
-
 
 def register(subparsers: Any) -> None:
     """Add the subcommand."""
@@ -59,13 +57,13 @@ def _read(arguments: argparse.Namespace) -> RunTrace:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from ..trace.summary import summarize, to_csv, to_text
+    from ..trace.summary import TABLES, summarize, to_csv, to_text
 
     summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
     if arguments.csv is not None:
         arguments.csv.mkdir(parents=True, exist_ok=True)
         for name in TABLES:
-            (arguments.csv / f"{name}.csv").write_text(to_csv(getattr(summary, name)), encoding="utf-8")
+            (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
     if arguments.html is not None:
         _write_html(arguments.directory, arguments.html)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -189,13 +189,21 @@ def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFac
 # ---- writing -------------------------------------------------------------------------------------------------------
 
 
-def to_csv(table: Sequence[Any]) -> str:
-    """A table as CSV, with a line of column names."""
+TABLES: Mapping[str, type[Any]] = {
+    "ops": OpRow,
+    "workers": WorkerRow,
+    "batches": BatchLife,
+    "out_of_order": OutOfOrder,
+}
+"""Tables of a summary that have rows, and what their rows are."""
+
+
+def to_csv(summary: Summary, table: str) -> str:
+    """One of `TABLES` as CSV, with a line of column names."""
     out = io.StringIO()
-    if table:
-        writer = csv.DictWriter(out, [field.name for field in fields(table[0])], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows(table))
+    writer = csv.DictWriter(out, [field.name for field in fields(TABLES[table])], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(getattr(summary, table)))
     return out.getvalue()
 
 

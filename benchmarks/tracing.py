@@ -1,0 +1,326 @@
+"""What tracing costs, how exact it is, and how long its tables take.
+
+    python benchmarks/tracing.py                  # all cases; estimate: 4 minutes on two idle cores
+    python benchmarks/tracing.py --quick          # fewer samples and repeats; about a minute and a half
+    python benchmarks/tracing.py --only overhead exactness million
+    python benchmarks/tracing.py --json out.json
+
+overhead    One epoch of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
+            Arms in turn, their order rotating: untraced; traced with granularity "batch", "auto" and "op"; untraced
+            under torch.profiler and under py-spy (100 samples a second, with subprocesses). Figures are wall time and
+            CPU time of all processes, over those of the untraced arm, medians of the repeats. Every epoch must deliver
+            every sample once.
+exactness   Operations that spin for a known time; the span's median against that time.
+million     Tables, text, Chrome JSON (and the HTML report, where there is one) of a million events.
+
+Exit status: 0 all targets met, 1 one missed, 2 a sample lost or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from minato import DataLoader, StagedDataset
+from minato._instrument import Kind, TraceSpec
+from minato._recording import Recorder
+from minato.trace import TraceOptions, chrome, read_run
+from minato.trace.summary import summarize, to_text
+
+BATCH, WORKERS = 32, 2
+TARGETS = {1e-3: 0.01, 100e-6: 0.03}  # sample cost, and the share of it that tracing batches may add
+MOST_SPAN_ERROR = 0.02
+MOST_REPORT_S = 30.0
+Around = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the outcome."""
+
+    case: str
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def met(self) -> bool:
+        return self.target is None or self.value <= self.target
+
+    def __str__(self) -> str:
+        spread = "" if self.low is None else f"  [{self.low:.4g} .. {self.high:.4g}]"
+        goal = "" if self.target is None else f"  target <= {self.target:g}: {'met' if self.met else 'MISSED'}"
+        return f"{self.case:<22}{self.name:<34}{self.value:>10.4g} {self.unit}{spread}{goal}"
+
+
+# ---- overhead ------------------------------------------------------------------------------------------------------
+
+
+class Work:
+    """A fixed amount of work, of about `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._data = os.urandom(4096)
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            self._do(2000)
+            times.append((time.perf_counter() - started) / 2000)
+        self._rounds = max(1, round(seconds / min(times)))
+
+    def _do(self, rounds: int) -> int:
+        value = 0
+        for _ in range(rounds):
+            value = zlib.crc32(self._data, value)
+        return value
+
+    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        self._do(self._rounds)
+        return sample
+
+
+class FirstHalf(Work):
+    pass
+
+
+class SecondHalf(Work):
+    pass
+
+
+def load(index: int) -> torch.Tensor:
+    return torch.full((16,), float(index))
+
+
+@contextmanager
+def py_spy() -> Iterator[None]:
+    """Watch this process and its workers with py-spy, while the block runs."""
+    command = ["py-spy", "record", "--pid", str(os.getpid()), "--subprocesses", "--rate", "100", "--output", os.devnull]
+    watcher = subprocess.Popen([*command, "--format", "raw"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(1.0)  # it takes a while to look at this process for the first time
+    if watcher.poll() is not None:
+        raise RuntimeError("py-spy ended at once; it needs the right to trace this process")
+    try:
+        yield
+    finally:
+        watcher.send_signal(signal.SIGINT)
+        try:
+            watcher.wait(10)
+        except subprocess.TimeoutExpired:
+            watcher.kill()
+            watcher.wait()
+
+
+@contextmanager
+def torch_profiler() -> Iterator[None]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        yield
+
+
+def cpu_seconds() -> float:
+    """Of this process and the children that it has waited for."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
+
+
+def one_epoch(data: StagedDataset, trace: TraceOptions | None, around: Around) -> tuple[float, float]:
+    """Seconds of wall clock and of CPU for one epoch. Exits if it is not exactly once."""
+    loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS, trace=trace)
+    seen = []
+    with around():
+        started, used = time.perf_counter(), cpu_seconds()
+        for batch in loader:
+            seen.append(batch[:, 0])
+        wall_s, cpu_s = time.perf_counter() - started, cpu_seconds() - used
+    loader.close()
+    if sorted(torch.cat(seen).tolist()) != list(map(float, range(len(data)))):
+        print("a sample was lost or doubled", file=sys.stderr)
+        raise SystemExit(2)
+    return wall_s, cpu_s
+
+
+def overhead(quick: bool, others: bool) -> list[Figure]:
+    """Traced against untraced, and against what else could be used."""
+    figures = []
+    for cost_s, target in TARGETS.items():
+        count = int((1.5 if quick else 3.0) * WORKERS / cost_s) // BATCH * BATCH
+        data = StagedDataset(load, [FirstHalf(cost_s / 2), SecondHalf(cost_s / 2)], count)
+        figures += _compare(f"{cost_s * 1e6:.0f} µs samples", data, target, 3 if quick else 7, others)
+    return figures
+
+
+def _compare(case: str, data: StagedDataset, target: float, repeats: int, others: bool) -> list[Figure]:
+    arms: dict[str, tuple[str | None, Around]] = {"untraced": (None, nullcontext)}
+    arms |= {f"traced, {granularity}": (granularity, nullcontext) for granularity in ("batch", "auto", "op")}
+    if others:
+        arms["torch.profiler"] = (None, torch_profiler)
+        if shutil.which("py-spy"):
+            arms["py-spy"] = (None, py_spy)
+    walls: dict[str, list[float]] = {name: [] for name in arms}
+    cpus: dict[str, list[float]] = {name: [] for name in arms}
+    sizes: dict[str, float] = {}
+    names = list(arms)
+    for repeat in range(repeats + 1):
+        shift = repeat % len(names)
+        for name in names[shift:] + names[:shift]:
+            granularity, around = arms[name]
+            with tempfile.TemporaryDirectory() as folder:
+                trace = None if granularity is None else TraceOptions(folder, granularity)
+                wall_s, cpu_s = one_epoch(data, trace, around)
+                if trace is not None:
+                    sizes[name] = sum(file.stat().st_size for file in Path(folder).iterdir()) / len(data)
+            if repeat:  # the first round warms everything up
+                walls[name].append(wall_s)
+                cpus[name].append(cpu_s)
+    figures = []
+    for name in names[1:]:
+        bound = target if name in ("traced, batch", "traced, auto") else None
+        figures.append(_ratio(case, f"{name}: CPU added", cpus[name], cpus["untraced"], bound))
+        figures.append(_ratio(case, f"{name}: wall added", walls[name], walls["untraced"], None))
+    return figures + [Figure(case, f"{name}: file", size, "bytes/sample") for name, size in sizes.items()]
+
+
+def _ratio(case: str, name: str, values: list[float], base: list[float], target: float | None) -> Figure:
+    added = [value / under - 1 for value, under in zip(values, base, strict=True)]
+    middle = statistics.median(values) / statistics.median(base) - 1
+    return Figure(case, name, middle, "of untraced", target, min(added), max(added))
+
+
+# ---- exactness -----------------------------------------------------------------------------------------------------
+
+
+class Spin:
+    """Takes `seconds`, by the clock."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.__name__ = name
+        self._ns = int(seconds * 1e9)
+
+    def __call__(self, sample: Any) -> Any:
+        end = time.monotonic_ns() + self._ns
+        while time.monotonic_ns() < end:
+            pass
+        return sample
+
+
+def exactness(quick: bool) -> list[Figure]:
+    """Spans against planted costs."""
+    planted = {"spin 0.2 ms": 0.2e-3, "spin 1 ms": 1e-3, "spin 5 ms": 5e-3}
+    data = StagedDataset(load, [Spin(name, cost_s) for name, cost_s in planted.items()], 96 if quick else 320)
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        one_epoch(data, TraceOptions(folder, "op"), nullcontext)
+        run = read_run(folder)
+        for name, cost_s in planted.items():
+            spans = [e.duration_ns * 1e-9 for p in run.workers for e in p.events(Kind.OP) if e.name == name]
+            error = abs(statistics.median(spans) / cost_s - 1)
+            figures.append(Figure("exactness", f"{name}: error of the span", error, "of its cost", MOST_SPAN_ERROR))
+    return figures
+
+
+# ---- a million events ----------------------------------------------------------------------------------------------
+
+
+def million(quick: bool) -> list[Figure]:
+    """Tables and files of a long run: 4 workers, batches of 32 samples, 4 operations each."""
+    events = 200_000 if quick else 1_000_000
+    scale = 1_000_000 / events
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        _write_long_run(run, events)
+        steps: dict[str, Callable[[], object]] = {
+            "tables and verdict": lambda: to_text(summarize(run)),
+            "Chrome JSON": lambda: chrome.export(read_run(run), Path(folder) / "out.json"),
+        }
+        if importlib.util.find_spec("minato.trace.report") is not None:
+            report = importlib.import_module("minato.trace.report")
+            steps["HTML report"] = lambda: report.write_html(run, Path(folder) / "out.html")
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            seconds = (time.perf_counter() - started) * scale
+            figures.append(Figure("a million events", name, seconds, "s", MOST_REPORT_S))
+    return figures
+
+
+def _write_long_run(path: Path, events: int) -> None:
+    spec = TraceSpec(str(path), "bench", 0, time.time_ns() - time.monotonic_ns(), "op", 1 << 30, 2 << 30)
+    main = Recorder(spec, "main", pid=1)
+    workers = [Recorder(spec, "worker", number, pid=2 + number) for number in range(4)]
+    ops = ("Loader", "Decode", "Crop", "Flip", "Normalize")
+    per_batch = BATCH * (1 + len(ops)) + 4
+    for batch in range(events // per_batch):
+        worker, start = workers[batch % 4], batch * 8_000_000
+        for sample in range(BATCH):
+            at = start + sample * 1_000_000
+            for number, op in enumerate(ops):
+                kind = Kind.OP if number else Kind.LOADER
+                worker.record(kind, at + number * 150_000, 140_000, name=op, batch=batch, index=sample, cpu_ns=130_000)
+            worker.record(Kind.SAMPLE, at, 900_000, name="Sample", batch=batch, index=sample, nbytes=1000)
+        worker.record(Kind.RUN, start, 32_000_000, batch=batch, count=BATCH, cpu_ns=30_000_000)
+        main.record(Kind.WAIT, start + 30_000_000, 2_500_000, batch=batch)
+        main.record(Kind.CONSUMED, start + 33_000_000, batch=batch, count=BATCH)
+        main.record(Kind.QUEUE, start + 33_000_000, name="ready", count=batch % 5)
+    for recorder in (main, *workers):
+        recorder.flush()
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def missing_tools() -> list[str]:
+    """Those of the Lotus paper's table that are not here."""
+    absent = [name for name in ("py-spy", "austin") if shutil.which(name) is None]
+    return absent + (["scalene"] if importlib.util.find_spec("scalene") is None else [])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What tracing costs.")
+    parser.add_argument("--only", nargs="+", choices=("overhead", "exactness", "million"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--no-others", action="store_true", help="without torch.profiler and py-spy")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = arguments.only or ("overhead", "exactness", "million")
+    figures: list[Figure] = []
+    if "overhead" in chosen:
+        figures += overhead(arguments.quick, not arguments.no_others)
+    if "exactness" in chosen:
+        figures += exactness(arguments.quick)
+    if "million" in chosen:
+        figures += million(arguments.quick)
+    for figure in figures:
+        print(figure)
+    print(f"not installed, so not compared: {', '.join(missing_tools()) or 'nothing'}")
+    if arguments.json is not None:
+        whole = {"figures": [asdict(figure) for figure in figures], "torch": torch.__version__, "cores": os.cpu_count()}
+        arguments.json.write_text(json.dumps(whole, indent=1))
+    return 0 if all(figure.met for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
