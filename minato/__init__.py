@@ -49,7 +49,7 @@ for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, trace
 del _public
 
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
-_LATER: dict[str, str] = {}
+_LATER: dict[str, str] = {"loader_html": ".trace.screen", "watch": ".trace.screen"}
 
 
 def __getattr__(name: str) -> object:
