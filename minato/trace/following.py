@@ -232,12 +232,12 @@ def _alive(header: Header) -> bool:
 def running() -> dict[int, Path]:
     """Processes of this user that are writing a trace, by the id of the main process, with its directory."""
     found: dict[int, Path] = {}
-    for process in Path("/proc").glob("[0-9]*"):
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            targets = [os.readlink(link) for link in (process / "fd").iterdir()]
+            target = os.readlink(link)
         except OSError:
-            continue  # gone, or of another user
-        for target in targets:
-            if target.endswith(SUFFIX) and "-main-" in os.path.basename(target):
-                found[int(process.name)] = Path(target).parent
+            continue  # closed meanwhile
+        process = link.parts[2]  # forked workers have the file open too
+        if target.endswith(SUFFIX) and f"-main-pid{process}." in os.path.basename(target):
+            found[int(process)] = Path(target).parent
     return found

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from .._records import LoaderStats
@@ -150,13 +149,3 @@ def _details(stats: LoaderStats) -> dict[str, str]:
 def milliseconds(seconds: float) -> str:
     """A duration for people."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def source_of(loader: Any) -> Source:
-    """The best source for a loader of this process: its trace if it has one, which knows operations and workers."""
-    from .following import TraceSource
-
-    trace = getattr(loader, "trace", None)
-    if trace is None:
-        return CounterSource(loader)
-    return TraceSource(Path(os.fspath(getattr(trace, "directory", trace))), pid=os.getpid())

@@ -20,8 +20,10 @@ from .thinning import Floats, Times, coverage, edges, extremes, levels, longest,
 LANE_SPANS = 24_000
 """Spans in all lanes together: what a browser draws without a pause."""
 FEWEST_PER_LANE = 300
-STRIP_PARTS = 900
-"""Pieces of the strip of operations under a worker's lane; about what a screen can show."""
+STRIP_PIECES = 12_000
+"""Pieces of the strips of operations under workers' lanes, in all lanes together."""
+MOST_PIECES, FEWEST_PIECES = 900, 100
+"""Of one strip; the most is about what a screen can show."""
 CURVE_PARTS = 240
 POINTS = 1600
 MAIN_KINDS = (Kind.WAIT, Kind.MARK, Kind.TRANSFER)
@@ -76,7 +78,8 @@ def _op_names(run: RunTrace) -> list[str]:
 
 def _steps(process: ProcessTrace) -> Records:
     steps = process.of(*STEPS)
-    return steps[(steps["flags"] & Flag.USER) == 0]
+    chosen: Records = steps[(steps["flags"] & Flag.USER) == 0]
+    return chosen
 
 
 # ---- timeline ------------------------------------------------------------------------------------------------------
@@ -88,6 +91,7 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
     for process in run.processes:
         groups.setdefault((process.header.rank, process.header.worker), []).append(process)
     most = max(FEWEST_PER_LANE, LANE_SPANS // max(1, len(groups)))
+    pieces = min(MOST_PIECES, max(FEWEST_PIECES, STRIP_PIECES // max(1, len(groups))))
     several = len(run.ranks) > 1
     lanes = []
     for (rank, worker), processes in sorted(groups.items()):
@@ -95,7 +99,7 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
         lane: dict[str, Any] = {"name": f"rank {rank} {name}" if several else name, "main": worker < 0}
         kinds = (*MAIN_KINDS, Kind.RUN) if worker < 0 else (Kind.RUN, Kind.COLLATION)
         lane["spans"] = _lane_spans(processes, clock, kinds, most)
-        lane["strip"] = _strip(processes, clock, names)
+        lane["strip"] = _strip(processes, clock, names, pieces)
         lane["moments"] = _moments(processes, clock)
         lanes.append(lane)
     return lanes
@@ -104,10 +108,13 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
 def _lane_spans(
     processes: Sequence[ProcessTrace], clock: _Clock, kinds: tuple[Kind, ...], most: int
 ) -> list[list[Any]]:
-    """Lists of start, duration, kind, spans it stands for, batch (-1: several), label; the joined ones first."""
+    """Lists of start, duration, kind, spans it stands for, batch (-1: several), label; the joined ones first, with the
+    share of their time that the spans take, in thousandths."""
     found: list[list[Any]] = []
     for kind in kinds:
         parts = [(process, process.of(kind)) for process in processes]
+        if kind is Kind.WAIT:  # one for a batch that was ready has no length
+            parts = [(process, records[(records["flags"] & Flag.READY) == 0]) for process, records in parts]
         parts = [(process, records) for process, records in parts if len(records)]
         if not parts:
             continue
@@ -116,35 +123,42 @@ def _lane_spans(
         labels = [process.names[number] for process, records in parts for number in records["name"].tolist()]
         if len(starts) > most:
             joined = merged(starts, ends, most // 2)
-            for start, end, count in zip(joined.starts, joined.ends, joined.counts, strict=True):
-                found.append([int(start) // US, int(end - start) // US, int(kind), int(count), -1, ""])
+            covered = np.concatenate([[0], np.cumsum((ends - starts)[np.argsort(starts, kind="stable")])])
+            lasts = np.cumsum(joined.counts)
+            taken = covered[lasts] - covered[lasts - joined.counts]
+            for start, end, count, busy in zip(joined.starts, joined.ends, joined.counts, taken, strict=True):
+                share = min(1000, int(1000 * busy / max(1, end - start)))
+                found.append([int(start) // US, int(end - start) // US, int(kind), int(count), -1, "", share])
         for place in longest(starts, ends, most if len(starts) <= most else most // 2).tolist():
             duration = int(ends[place] - starts[place]) // US
             found.append([int(starts[place]) // US, duration, int(kind), 1, int(batches[place]), labels[place]])
     return found
 
 
-def _strip(processes: Sequence[ProcessTrace], clock: _Clock, names: list[str]) -> list[list[int]]:
-    """What a worker was at, piece by piece: start, end, number of the operation that took most of the piece."""
-    bounds = edges(0, clock.end_ns, STRIP_PARTS)
-    spent = np.zeros((len(names), STRIP_PARTS))
+def _strip(processes: Sequence[ProcessTrace], clock: _Clock, names: list[str], pieces: int) -> list[list[int]]:
+    """What a worker was at, piece by piece: start, end, then each operation with its share, in thousandths."""
+    if not names:
+        return []
+    bounds = edges(0, clock.end_ns, pieces)
+    spent = np.zeros((len(names), pieces))
     for process in processes:
         steps = _steps(process)
         starts, ends = clock.spans(process, steps)
         for number in np.unique(steps["name"]).tolist():
             chosen = steps["name"] == number
             spent[names.index(process.names[number])] += coverage(starts[chosen], ends[chosen], bounds)
-    if not len(names):
-        return []
-    busiest, some = spent.argmax(axis=0), spent.max(axis=0) > 0.02 * np.diff(bounds)
-    pieces: list[list[int]] = []
-    for place in np.flatnonzero(some).tolist():
-        start, end, op = int(bounds[place]) // US, int(bounds[place + 1]) // US, int(busiest[place])
-        if pieces and pieces[-1][1] == start and pieces[-1][2] == op:
-            pieces[-1][1] = end
+    # Where only some samples were looked at, or several threads are at work, the whole is what was seen.
+    whole = spent.sum(axis=0)
+    shares = np.rint(1000 * spent / np.maximum(whole, 1)).astype(int)
+    found: list[list[int]] = []
+    for place in np.flatnonzero(whole > 0.02 * np.diff(bounds)).tolist():
+        start, end = int(bounds[place]) // US, int(bounds[place + 1]) // US
+        ops = [number for op in np.flatnonzero(shares[:, place]).tolist() for number in (op, int(shares[op, place]))]
+        if found and found[-1][1] == start and found[-1][2:] == ops:
+            found[-1][1] = end
         else:
-            pieces.append([start, end, op])
-    return pieces
+            found.append([start, end, *ops])
+    return found
 
 
 def _moments(processes: Sequence[ProcessTrace], clock: _Clock) -> list[list[Any]]:
@@ -211,8 +225,10 @@ def _activity(run: RunTrace, clock: _Clock, names: list[str]) -> dict[str, list[
 
 def _throughput(run: RunTrace, clock: _Clock) -> list[float]:
     """Samples a second that the consumer got."""
-    bounds = edges(0, clock.end_ns, CURVE_PARTS)
-    got = np.zeros(CURVE_PARTS)
+    batches = sum(len(process.of(Kind.CONSUMED)) for process in run.mains)
+    parts = min(CURVE_PARTS, max(10, batches // 5))  # fewer would show single batches as peaks
+    bounds = edges(0, clock.end_ns, parts)
+    got = np.zeros(parts)
     for process in run.mains:
         taken = process.of(Kind.CONSUMED)
         got += np.histogram(clock.starts(process, taken), bounds, weights=taken["count"])[0]
@@ -232,7 +248,7 @@ def _waits(lives: Sequence[BatchLife]) -> list[list[float]]:
     known = [life for life in lives if life.wait_ns is not None]
     waited = np.array([life.wait_ns or 0 for life in known]) * 1e-6
     lain = np.array([-1.0 if (delay := life.delay_ns) is None else delay * 1e-6 for life in known])
-    places = np.union1d(extremes(waited, POINTS // 2), extremes(lain, POINTS // 2)).astype(int) if known else []
+    places = np.union1d(extremes(waited, POINTS // 2), extremes(lain, POINTS // 2)).astype(int).tolist()
     return [
         [known[n].id, round(float(waited[n]), 4), round(float(lain[n]), 4), int(known[n].was_ready)] for n in places
     ]

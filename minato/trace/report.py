@@ -33,7 +33,7 @@ def write_html(run: Path | str | RunTrace | Summary, out: Path | str) -> None:
 
 def render(summary: Summary) -> str:
     """The report as the text of an HTML page."""
-    data = json.dumps(pictures(summary.run, summary.batches), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(pictures(summary.run, summary.batches), separators=(",", ":")).replace("<", "\\u003c")
     assets = files(__package__) / "assets"
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     title = f"minato · {summary.run.path.name or summary.run.path}"
@@ -89,7 +89,8 @@ def _figures() -> Iterable[str]:
         "timeline",
         "Timeline",
         "What each process was at. Scroll with Ctrl, or use the buttons, to zoom; drag to move; double-click for all. "
-        "The strip under a worker shows the operation that took most of each moment.",
+        "The strip under a worker shows its operations. Many spans in little room are drawn as one, as high as the "
+        "share of the time that they take.",
         wide=True,
     )
     yield '<div class="columns">'

@@ -6,11 +6,14 @@ rich is of the extra `minato[report]` and is imported when something is drawn.
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .live import CounterSource, OpLine, Snapshot, Source, WorkerLine, source_of
+from .following import TraceSource
+from .live import CounterSource, OpLine, Snapshot, Source, WorkerLine
 from .reading import TraceError
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -23,6 +26,14 @@ def need_rich() -> None:
         import rich  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError("watching a loader needs rich: run `pip install 'minato[report]'`") from error
+
+
+def source_of(loader: Any) -> Source:
+    """The best source for a loader of this process: its trace if it has one, which knows operations and workers."""
+    trace = getattr(loader, "trace", None)
+    if trace is None:
+        return CounterSource(loader)
+    return TraceSource(Path(os.fspath(getattr(trace, "directory", trace))), pid=os.getpid())
 
 
 def watch(loader: Any, refresh_s: float = 0.5) -> Watch:

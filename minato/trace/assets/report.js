@@ -2,7 +2,7 @@
 // Draws the pictures of a report from the thinned data in the page. No libraries, nothing from the network.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#d4a72c", "#9d755d", "#ff9da6", "#7e8894"];
+const COLOURS = ["#4c78a8", "#f58518", "#54a24b", "#b279a2", "#72b7b2", "#d4a72c", "#9d755d", "#ff9da6", "#8c7bd1", "#a3b35c"];
 const KIND = { RUN: 4, COLLATION: 5, WAIT: 6, TRANSFER: 8, MARK: 16 };
 const KIND_NAME = { 4: "samples", 5: "collation", 6: "wait for batch", 8: "transfer", 16: "mark" };
 const opColour = (number) => COLOURS[number % COLOURS.length];
@@ -185,7 +185,8 @@ function drawScatter(id, column, limit) {
   const p = plot(id);
   const ids = points.map((point) => point[0]);
   const values = points.map((point) => point[column]);
-  const [low, high] = [0.001, Math.max(1, limit * 1.2, ...values) * 1.3];
+  const low = Math.max(0.001, Math.min(1, ...values.filter((value) => value > 0)) / 2);
+  const high = Math.max(1, limit, ...values) * 1.8;
   const x = linear(Math.min(...ids), Math.max(...ids), p.x0 + 4, p.x1 - 4);
   const y = logarithmic(low, high, p.y0, p.y1);
   const marks = ticks(Math.min(...ids), Math.max(...ids), 6).filter((value) => value % 1 === 0);
@@ -257,8 +258,9 @@ function drawBoxes() {
     add("text", { class: "name", x: p.x0 - 10, y: y + 4, "text-anchor": "end" }, name.length > 24 ? name.slice(0, 23) + "…" : name);
     add("line", { x1: x(p1), x2: x(p99), y1: y, y2: y, stroke: opColour(number), "stroke-width": 1.5 });
     for (const end of [p1, p99]) add("line", { x1: x(end), x2: x(end), y1: y - 4, y2: y + 4, stroke: opColour(number), "stroke-width": 1.5 });
-    add("rect", { x: x(p25), width: Math.max(2, x(p75) - x(p25)), y: y - 8, height: 16, rx: 2, fill: opColour(number), "fill-opacity": 0.75 });
-    add("line", { x1: x(p50), x2: x(p50), y1: y - 8, y2: y + 8, stroke: css("--card"), "stroke-width": 2 });
+    const wide = x(p75) - x(p25);
+    add("rect", { x: x(p25) - (wide < 4 ? 2 : 0), width: Math.max(4, wide), y: y - 8, height: 16, rx: 2, fill: opColour(number), "fill-opacity": 0.8 });
+    if (wide > 8) add("line", { x1: x(p50), x2: x(p50), y1: y - 8, y2: y + 8, stroke: css("--card"), "stroke-width": 2 });
     add("circle", { cx: x(most), cy: y, r: 2.5, fill: opColour(number) });
     group.addEventListener("mousemove", (event) => tell(event, `${name}, ${count(calls)} calls\nmedian ${ms(p50)}, P25 ${ms(p25)}, P75 ${ms(p75)}\nP1 ${ms(p1)}, P99 ${ms(p99)}, longest ${ms(most)}`));
     group.addEventListener("mouseleave", (event) => tell(event, ""));
@@ -268,7 +270,7 @@ function drawBoxes() {
 
 // ---- timeline ------------------------------------------------------------------------------------------------------
 
-const BAR = 15, STRIP = 5, GAP = 8, AXIS = 22;
+const BAR = 14, STRIP = 8, GAP = 9, AXIS = 22;
 function timeline() {
   const place = document.querySelector("#timeline .plot");
   place.textContent = "";
@@ -326,23 +328,31 @@ function timeline() {
       pen.fillStyle = css("--grid");
       pen.fillRect(x(mark * 1e6), AXIS - 4, 1, height);
       pen.fillStyle = css("--muted");
-      pen.fillText(view[1] - view[0] > 2e6 ? trimmed(mark, 6) + " s" : trimmed(mark * 1e3, 7) + " ms", x(mark * 1e6) + 3, 12);
+      const label = view[1] - view[0] > 2e6 ? trimmed(mark, 6) + " s" : trimmed(mark * 1e3, 7) + " ms";
+      if (x(mark * 1e6) + pen.measureText(label).width + 4 < width) pen.fillText(label, x(mark * 1e6) + 3, 12);
     }
     data.lanes.forEach((lane, number) => {
       const top = tops[number];
+      // In a crowd, spans narrower than a pixel are drawn as narrow as they are: pale, not solid.
+      const crowd = lane.spans.filter((span) => span[0] < view[1] && span[0] + span[1] > view[0]).length > width / 3;
+      const least = crowd ? 0.05 : 0.6;
       for (const span of lane.spans) {
         const [left, right] = [x(span[0]), x(span[0] + span[1])];
         if (right < 0 || left > width) continue;
-        pen.globalAlpha = span[3] > 1 ? 0.75 : 1;
+        // Several spans drawn as one are as high as the share of the time that they take.
+        const high = span.length > 6 ? Math.max(1, (BAR * span[6]) / 1000) : BAR;
         pen.fillStyle = colour(span, palette);
-        pen.fillRect(left, top, Math.max(0.6, right - left - (right - left > 3 ? 0.5 : 0)), BAR);
+        pen.fillRect(left, top + BAR - high, Math.max(least, right - left - (right - left > 3 ? 0.5 : 0)), high);
       }
-      pen.globalAlpha = 1;
-      for (const [start, end, op] of lane.strip) {
-        const [left, right] = [x(start), x(end)];
+      for (const piece of lane.strip) {
+        const [left, right] = [x(piece[0]), x(piece[1])];
         if (right < 0 || left > width) continue;
-        pen.fillStyle = opColour(op);
-        pen.fillRect(left, top + BAR + 1, Math.max(0.6, right - left), STRIP);
+        let y = top + BAR + 1;
+        for (let n = 2; n < piece.length; n += 2) {
+          pen.fillStyle = opColour(piece[n]);
+          pen.fillRect(left, y, Math.max(0.6, right - left), (STRIP * piece[n + 1]) / 1000);
+          y += (STRIP * piece[n + 1]) / 1000;
+        }
       }
       for (const [at, what] of lane.moments) {
         if (what === "start") continue;
@@ -396,13 +406,14 @@ function timeline() {
     const lines = moment ? [`${lane.name}: ${moment[1]}`] : [];
     if (y > tops[number] + BAR) {
       const piece = lane.strip.find(([start, end]) => start <= at && at < end);
-      return [...lines, piece ? `mostly ${data.ops[piece[2]]}` : ""].join("\n");
+      for (let n = 2; piece && n < piece.length; n += 2) lines.push(`${data.ops[piece[n]]} ${Math.round(piece[n + 1] / 10)} %`);
+      return lines.join("\n");
     }
     for (let n = lane.spans.length - 1; n >= 0; n--) {
       const [start, length, kind, many, batch, label] = lane.spans[n];
       if (start - slack > at || start + length + slack < at) continue;
       const what = label || KIND_NAME[kind];
-      const which = many > 1 ? `${count(many)} spans, shown as one` : batch >= 0 ? `batch ${batch}` : "";
+      const which = many > 1 ? `${count(many)} times, ${Math.round(lane.spans[n][6] / 10)} % of` : batch >= 0 ? `batch ${batch}` : "";
       return [...lines, `${what} ${which}`.trim(), `${time(length)}, from ${time(start)}`].join("\n");
     }
     return lines.join("\n");
@@ -422,7 +433,7 @@ const redraw = timeline();
 function drawAll() {
   drawActivity();
   drawThroughput();
-  drawLevels("queues", ["ready", "in_flight", "parked"], [COLOURS[0], COLOURS[1], COLOURS[4]]);
+  drawLevels("queues", ["ready", "in_flight", "parked"], [COLOURS[0], COLOURS[1], COLOURS[3]]);
   drawLevels("workers", ["workers"], [COLOURS[2]]);
   drawScatter("waits", 1, 500);
   drawScatter("delays", 2, 500);

@@ -14,8 +14,8 @@ from minato._instrument import BLOCK, SUFFIX, Block, Kind
 from minato.cli import main
 from minato.trace import TraceError
 from minato.trace.following import TraceSource, running
-from minato.trace.live import CounterSource, Snapshot, source_of
-from minato.trace.screen import bar, draw, loader_html, sparkline
+from minato.trace.live import CounterSource, Snapshot
+from minato.trace.screen import bar, draw, loader_html, source_of, sparkline
 from tests.support.traces import SyntheticRun
 
 
