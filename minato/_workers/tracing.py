@@ -22,6 +22,7 @@ from .stages import SampleRun, find_stages
 
 OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
 SPAN_COST_S = 4e-6  # seconds to record one, stages included
+LEAST_REST_NS = 20_000  # of code between two stages, to have a span of its own
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 
 
@@ -285,25 +286,37 @@ class OpView:
 
 
 class TracedSampleRun(SampleRun):
-    """A sample on its way that leaves a span for each stage."""
+    """A sample on its way that leaves a span for each stage, and for what is between stages where that takes time."""
 
-    __slots__ = ("_recorder",)
+    __slots__ = ("_ended_ns", "_recorder")
 
     def __init__(self, steps: Any, recorder: Recorder) -> None:
         super().__init__(steps)
         self._recorder = recorder
+        self._ended_ns = 0
 
     def advance(self) -> bool:
-        recorder, stage = self._recorder, self.stage
-        kind, name = (Kind.LOADER, "Loader") if stage == "load" else (Kind.OP, stage)
+        if self._next is None:
+            return bool(self._timed(Kind.LOADER, "Loader", super().advance, (), {}))
+        function, args, keywords = self._next
+        self._next = self._timed, (Kind.OP, self.stage, function, args, keywords), {}
+        try:
+            return super().advance()
+        finally:
+            rest_ns = _now() - self._ended_ns
+            if rest_ns > LEAST_REST_NS:
+                self._recorder.span(Kind.OP, "(rest)", self._ended_ns, rest_ns, 0, 0)
+
+    def _timed(self, kind: Kind, name: str, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         flags = Flag.FAILED
         start_ns, cpu_ns = _now(), _cpu()
         try:
-            done = super().advance()
+            value = function(*args, **keywords)
             flags = Flag(0)
-            return done
+            return value
         finally:
-            recorder.span(kind, name, start_ns, _now() - start_ns, _cpu() - cpu_ns, flags)
+            self._ended_ns = end_ns = _now()
+            self._recorder.span(kind, name, start_ns, end_ns - start_ns, _cpu() - cpu_ns, flags)
 
 
 def as_index(key: object) -> int:

@@ -115,6 +115,7 @@ def test_everything_is_recorded_in_every_mode(tmp_path, name):
     extra = name == "stream"  # each of the two workers ends with a short batch
     run = assert_recorded(tmp_path / "a" / "b", 2 * LENGTH, 2 * (COUNT + extra * (len(list(plain)) - COUNT)))
     names = Counter(event.name for process in run.processes for event in process.events(Kind.LOADER, Kind.OP))
+    names.pop("(rest)", None)  # between two stages, when this process is kept from the CPU
     if make is staged:
         assert names == dict.fromkeys(("Loader", "Double", "Add", "lambda_free"), 2 * LENGTH)
     marks = [event for process in run.mains for event in process.events(Kind.MARK)]
