@@ -20,7 +20,8 @@ from .._plan import LoaderPlan
 from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
-from .._workers.tracing import OpWatch, TimedCollate
+from .._workers.op_tracing import OpWatch
+from .._workers.tracing import TimedCollate
 from .ahead import Forecast
 from .engine import Engine
 from .feeds import Epoch, Feed
