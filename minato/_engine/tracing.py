@@ -213,6 +213,7 @@ class TracedInline:
 
     def _note(self, batch: int, start_ns: int, cpu_ns: int, samples: int) -> None:
         duration_ns = _now() - start_ns
+        self._ops.worked(duration_ns)
         self.log.event(Kind.RUN, start_ns, duration_ns, batch=batch, count=samples, cpu_ns=cpu_ns)
         self.log.event(Kind.WAIT, start_ns, duration_ns, batch=batch)
 

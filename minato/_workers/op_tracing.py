@@ -14,6 +14,7 @@ from .stages import SampleRun, find_stages
 
 OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
 SPAN_COST_S = 4e-6  # seconds to record one, stages included
+_MOST_CREDIT_S = 0.1  # not more is spent at once
 _SHORT_NS = 50_000  # a stage that is over sooner was on the CPU all the time
 _MOST_FUNCTIONS = 1000
 _FAILED, _PARKED = int(Flag.FAILED), int(Flag.PARKED)
@@ -31,16 +32,16 @@ class OpWatch:
         self._seen: Any = None
         self._view: OpView | None = None
         self._credit_s = 0.0
-        self._last_s = time.monotonic()
+
+    def worked(self, duration_ns: int) -> None:
+        """So much work on samples was done: a share of it may be spent on looking closely."""
+        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + OP_BUDGET * duration_ns * 1e-9)
 
     def choose(self, dataset: Any, samples: int) -> Any:
         """The dataset, or a view of it whose samples leave spans."""
         if self._never or self._recorder.ended or has_getitems(dataset):
             return dataset
         if not self._always:
-            now = time.monotonic()
-            self._credit_s = min(1.0, self._credit_s + OP_BUDGET * (now - self._last_s))
-            self._last_s = now
             cost_s = samples * SPAN_COST_S * (3 if self._view is None else self._view.spans_per_sample)
             if self._seen is not None and cost_s > self._credit_s:  # the first run is always looked at
                 return dataset

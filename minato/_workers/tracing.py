@@ -36,7 +36,7 @@ class WorkerTrace:
 
     def board(self, control: ControlBlock, arena: Arena, worker: int, announce: Callable[[], object]) -> TakingBoard:
         """The board to take work from."""
-        return TracedBoard(self._recorder, control, arena, worker, announce)
+        return TracedBoard(self._recorder, self._ops.worked, control, arena, worker, announce)
 
     def dataset(self, dataset: Any, samples: int) -> Any:
         """What to fetch a run of samples from."""
@@ -78,9 +78,11 @@ class _Aside:
 class TracedBoard(TakingBoard):
     """A board that notes when work was taken and handed in."""
 
-    def __init__(self, recorder: Recorder, *args: Any) -> None:
+    def __init__(self, recorder: Recorder, worked: Callable[[int], None], *args: Any) -> None:
+        """`worked` is told the nanoseconds of each run."""
         super().__init__(*args)
         self._recorder = recorder
+        self._worked = worked
         self._start_ns = self._cpu_ns = 0
         self._fetched_ns: int | None = None
         self._taken = self._made = 0
@@ -152,6 +154,7 @@ class TracedBoard(TakingBoard):
         self._parts = []
         record(Kind.RUN, start_ns, end_ns - start_ns, batch=batch, count=count, cpu_ns=cpu_ns - self._cpu_ns)
         self._cpu_ns = cpu_ns
+        self._worked(end_ns - start_ns)
         self._settle(batch, count if self._made < self._taken else None)
         self._write(batch)
 
