@@ -2,7 +2,7 @@
 
     python benchmarks/tracing.py                  # all cases; estimate: 4 minutes on two idle cores
     python benchmarks/tracing.py --quick          # fewer samples and repeats; about a minute and a half
-    python benchmarks/tracing.py --only overhead exactness million
+    python benchmarks/tracing.py --only parts exactness million
     python benchmarks/tracing.py --json out.json
 
 overhead    Epochs of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
@@ -10,6 +10,9 @@ overhead    Epochs of samples that do a fixed amount of work (1 ms, 100 µs), ba
             granularity "batch", "auto" and "op"; untraced under torch.profiler and under py-spy (100 samples a second,
             with subprocesses). Figures are CPU time of all processes and wall time, over those of the untraced arm's
             slice beside it: median and quartiles. Every epoch must deliver every sample once.
+parts       The same from below: CPU time that tracing adds to a batch of 32 in workers (two runs taken and handed in)
+            and in the main process (`next` of a batch that is ready), medians of many short repeats. On a machine
+            whose noise hides one percent of an epoch this is the figure to go by.
 exactness   Operations that spin for a known time; the span's median against that time.
 million     Tables, text, Chrome JSON (and the HTML report, where there is one) of a million events.
 
@@ -41,8 +44,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from minato import DataLoader, StagedDataset
-from minato._instrument import Kind, TraceSpec
+from minato._instrument import Kind, TraceSpec, activate
+from minato._queues.arena import Arena
+from minato._queues.control import ControlBlock
+from minato._queues.posting import PostingBoard
+from minato._queues.taking import TakingBoard
 from minato._recording import Recorder
+from minato._records import Place, Run
+from minato._workers.tracing import WorkerTrace
 from minato.trace import TraceOptions, chrome, read_run
 from minato.trace.summary import summarize, to_text
 
@@ -51,6 +60,7 @@ SLICE_S = 0.25  # seconds that one slice of an epoch should take
 TARGETS = {1e-3: 0.01, 100e-6: 0.03}  # sample cost, and the share of it that tracing batches may add
 MOST_SPAN_ERROR = 0.02
 MOST_REPORT_S = 30.0
+CASES = ("overhead", "parts", "exactness", "million")
 Around = Callable[[], Any]
 
 
@@ -241,6 +251,78 @@ def _ratio(case: str, name: str, values: list[float], base: list[float], target:
     return Figure(case, name, statistics.median(added), "of untraced", target, added[quarter], added[-1 - quarter])
 
 
+# ---- the parts -----------------------------------------------------------------------------------------------------
+
+
+def parts(quick: bool) -> list[Figure]:
+    """What tracing adds in each process, in CPU time, from many short repeats: the machine's noise is longer than they
+    are. The sum over what a batch of samples costs is the overhead that `overhead` looks for in whole epochs."""
+    repeats = 300 if quick else 1500
+    worker_s = _worker_batch_s(repeats, traced=True) - _worker_batch_s(repeats, traced=False)
+    main_s = _main_batch_s(repeats, traced=True) - _main_batch_s(repeats, traced=False)
+    figures = [
+        Figure("parts", "added in workers", worker_s * 1e6, "µs/batch"),
+        Figure("parts", "added in the main process", main_s * 1e6, "µs/batch"),
+    ]
+    for cost_s, target in TARGETS.items():
+        share = (worker_s + main_s) / (BATCH * cost_s)
+        figures.append(Figure("parts", f"{cost_s * 1e6:.0f} µs samples: CPU added", share, "of untraced", target))
+    return figures
+
+
+def _worker_batch_s(repeats: int, traced: bool) -> float:
+    """CPU seconds for taking and handing in a batch in two runs, on a board of its own."""
+    control, arena = ControlBlock.create(4, 1), Arena.create()
+    posting = PostingBoard(control, arena)
+    posting.set_active(WORKERS)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = None
+        if traced:
+            trace = WorkerTrace(TraceSpec(folder, "parts", 0, 0, "batch", 64 << 20, 1 << 30), 0)
+        board = (TakingBoard if trace is None else trace.board)(control, arena, 0, lambda: None)
+        times = []
+        for number in range(repeats):
+            keys = list(range(BATCH))
+            posting.publish(
+                epoch=0, seed=1, position=number * BATCH, keys=keys, rows=BATCH, slot=number % 2, flags=0,
+                first=number == 0,
+            )  # fmt: skip
+            started = time.thread_time_ns()
+            for half in range(2):
+                run = board.pull(BATCH // 2)
+                assert isinstance(run, Run)
+                board.bind_slot(number)
+                board.commit(
+                    Place(number, half * BATCH // 2, BATCH // 2), range(run.position, run.position + BATCH // 2)
+                )
+            times.append(time.thread_time_ns() - started)
+            posting.take_slot(number)
+        if trace is not None:
+            trace.stop()
+        activate(None)
+    control.close()
+    arena.close()
+    return statistics.median(times) * 1e-9
+
+
+def _main_batch_s(repeats: int, traced: bool) -> float:
+    """CPU seconds of `next` for a batch that is ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = TraceOptions(folder, "batch") if traced else None
+        data = StagedDataset(load, [], repeats * BATCH)
+        times = []
+        with DataLoader(data, BATCH, num_workers=1, prefetch_factor=8, trace=trace) as loader:
+            iterator = iter(loader)
+            for _ in range(repeats):
+                while not loader.stats().batches_ready:
+                    time.sleep(0.0005)
+                started = time.thread_time_ns()
+                next(iterator)
+                times.append(time.thread_time_ns() - started)
+        activate(None)
+    return statistics.median(times) * 1e-9
+
+
 # ---- exactness -----------------------------------------------------------------------------------------------------
 
 
@@ -338,16 +420,18 @@ def missing_tools() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What tracing costs.")
-    parser.add_argument("--only", nargs="+", choices=("overhead", "exactness", "million"))
+    parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-others", action="store_true", help="without torch.profiler and py-spy")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = arguments.only or ("overhead", "exactness", "million")
+    chosen = arguments.only or CASES
     figures: list[Figure] = []
     if "overhead" in chosen:
         figures += overhead(arguments.quick, not arguments.no_others)
+    if "parts" in chosen:
+        figures += parts(arguments.quick)
     if "exactness" in chosen:
         figures += exactness(arguments.quick)
     if "million" in chosen:

@@ -21,7 +21,7 @@ from .op_tracing import OpWatch, StageClock, TracedSampleRun, as_index
 from .splitting import Steps
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
-_SAMPLE = int(Kind.SAMPLE)
+_SAMPLE, _RUN = int(Kind.SAMPLE), int(Kind.RUN)
 
 
 class WorkerTrace:
@@ -83,6 +83,7 @@ class TracedBoard(TakingBoard):
         super().__init__(*args)
         self._recorder = recorder
         self._worked = worked
+        self._pool = recorder.spec.pool & 0xFFFF
         self._start_ns = self._cpu_ns = 0
         self._fetched_ns: int | None = None
         self._taken = self._made = 0
@@ -148,11 +149,11 @@ class TracedBoard(TakingBoard):
             # Rows of another batch than the run's first samples: theirs began later.
             start_ns += (self._fetched_ns - start_ns) * self._made // max(1, self._taken)
         self._made += count
-        record = self._recorder.record
+        put, pool = self._recorder.put, self._pool
         for part_ns, duration_ns, used_ns in self._parts:
-            record(Kind.RUN, part_ns, duration_ns, batch=batch, count=0, cpu_ns=used_ns)
+            put(_RUN, part_ns, duration_ns, batch, 0, pool, used_ns)
         self._parts = []
-        record(Kind.RUN, start_ns, end_ns - start_ns, batch=batch, count=count, cpu_ns=cpu_ns - self._cpu_ns)
+        put(_RUN, start_ns, end_ns - start_ns, batch, count, pool, cpu_ns - self._cpu_ns)
         self._cpu_ns = cpu_ns
         self._worked(end_ns - start_ns)
         self._settle(batch, count if self._made < self._taken else None)
