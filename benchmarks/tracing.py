@@ -2,14 +2,17 @@
 
     python benchmarks/tracing.py                  # all cases; estimate: 4 minutes on two idle cores
     python benchmarks/tracing.py --quick          # fewer samples and repeats; about a minute and a half
-    python benchmarks/tracing.py --only overhead exactness million
+    python benchmarks/tracing.py --only parts exactness million
     python benchmarks/tracing.py --json out.json
 
-overhead    One epoch of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
-            Arms in turn, their order rotating: untraced; traced with granularity "batch", "auto" and "op"; untraced
-            under torch.profiler and under py-spy (100 samples a second, with subprocesses). Figures are wall time and
-            CPU time of all processes, over those of the untraced arm, medians of the repeats. Every epoch must deliver
-            every sample once.
+overhead    Epochs of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
+            Slices of a quarter of a second are taken of the arms in turn, their order rotating: untraced; traced with
+            granularity "batch", "auto" and "op"; untraced under torch.profiler and under py-spy (100 samples a second,
+            with subprocesses). Figures are CPU time of all processes and wall time, over those of the untraced arm's
+            slice beside it: median and quartiles. Every epoch must deliver every sample once.
+parts       The same from below: CPU time that tracing adds to a batch of 32 in workers (two runs taken and handed in)
+            and in the main process (`next` of a batch that is ready), medians of many short repeats. On a machine
+            whose noise hides one percent of an epoch this is the figure to go by.
 exactness   Operations that spin for a known time; the span's median against that time.
 million     Tables, text, Chrome JSON (and the HTML report, where there is one) of a million events.
 
@@ -22,7 +25,6 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -42,15 +44,23 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from minato import DataLoader, StagedDataset
-from minato._instrument import Kind, TraceSpec
+from minato._instrument import Kind, TraceSpec, activate
+from minato._queues.arena import Arena
+from minato._queues.control import ControlBlock
+from minato._queues.posting import PostingBoard
+from minato._queues.taking import TakingBoard
 from minato._recording import Recorder
+from minato._records import Place, Run
+from minato._workers.tracing import WorkerTrace
 from minato.trace import TraceOptions, chrome, read_run
 from minato.trace.summary import summarize, to_text
 
 BATCH, WORKERS = 32, 2
+SLICE_S = 0.25  # seconds that one slice of an epoch should take
 TARGETS = {1e-3: 0.01, 100e-6: 0.03}  # sample cost, and the share of it that tracing batches may add
 MOST_SPAN_ERROR = 0.02
 MOST_REPORT_S = 30.0
+CASES = ("overhead", "parts", "exactness", "million")
 Around = Callable[[], Any]
 
 
@@ -139,104 +149,215 @@ def torch_profiler() -> Iterator[None]:
         yield
 
 
-def cpu_seconds() -> float:
-    """Of this process and the children that it has waited for."""
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
+class Contender:
+    """A loader in the middle of an epoch, of which slices of batches are taken.
 
+    Before and after a slice its workers are idle, with as many batches ready as may be: so the work of a slice is that
+    of as many batches as were taken, and nothing else runs meanwhile.
+    """
 
-def one_epoch(data: StagedDataset, trace: TraceOptions | None, around: Around) -> tuple[float, float]:
-    """Seconds of wall clock and of CPU for one epoch. Exits if it is not exactly once."""
-    loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS, trace=trace)
-    seen = []
-    with around():
-        started, used = time.perf_counter(), cpu_seconds()
-        for batch in loader:
-            seen.append(batch[:, 0])
-        wall_s, cpu_s = time.perf_counter() - started, cpu_seconds() - used
-    loader.close()
-    if sorted(torch.cat(seen).tolist()) != list(map(float, range(len(data)))):
-        print("a sample was lost or doubled", file=sys.stderr)
-        raise SystemExit(2)
-    return wall_s, cpu_s
+    def __init__(self, data: StagedDataset, trace: TraceOptions | None, around: Around) -> None:
+        self._loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS, trace=trace)
+        self._iterator: Any = iter(self._loader)
+        self._around = around
+        self._seen: list[torch.Tensor] = []
+        self._settle()
+
+    def slice(self, batches: int) -> tuple[float, float]:
+        """Seconds of wall clock and of CPU, of all processes, for so many batches."""
+        with self._around():
+            started, used = time.perf_counter(), self._cpu_s()
+            for _ in range(batches):
+                self._seen.append(next(self._iterator)[:, 0])
+            wall_s = time.perf_counter() - started
+            self._settle()
+            return wall_s, self._cpu_s() - used
+
+    def _settle(self) -> None:
+        """Wait until the workers have nothing to do."""
+        before, now = -1.0, self._workers_cpu_s()
+        while now - before > 1e-4:
+            time.sleep(0.02)
+            before, now = now, self._workers_cpu_s()
+
+    def _cpu_s(self) -> float:
+        return time.process_time() + self._workers_cpu_s()
+
+    def _workers_cpu_s(self) -> float:
+        files = (Path(f"/proc/{pid}/schedstat") for pid in self._iterator.worker_pids.values())
+        return sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
+
+    def close(self) -> None:
+        """Take what is left. Exits if it was not every sample once."""
+        self._seen += [batch[:, 0] for batch in self._iterator]
+        self._loader.close()
+        if sorted(torch.cat(self._seen).tolist()) != list(map(float, range(len(self._loader.dataset)))):
+            print("a sample was lost or doubled", file=sys.stderr)
+            raise SystemExit(2)
 
 
 def overhead(quick: bool, others: bool) -> list[Figure]:
     """Traced against untraced, and against what else could be used."""
     figures = []
     for cost_s, target in TARGETS.items():
-        count = int((1.5 if quick else 3.0) * WORKERS / cost_s) // BATCH * BATCH
+        slices = 8 if quick else 24
+        batches = max(4, round(SLICE_S * WORKERS / cost_s / BATCH))
+        count = (slices + 1) * batches * BATCH
         data = StagedDataset(load, [FirstHalf(cost_s / 2), SecondHalf(cost_s / 2)], count)
-        figures += _compare(f"{cost_s * 1e6:.0f} µs samples", data, target, 3 if quick else 7, others)
+        figures += _compare(f"{cost_s * 1e6:.0f} µs samples", data, target, slices, batches, others)
     return figures
 
 
-def _compare(case: str, data: StagedDataset, target: float, repeats: int, others: bool) -> list[Figure]:
+def _compare(case: str, data: StagedDataset, target: float, slices: int, batches: int, others: bool) -> list[Figure]:
     arms: dict[str, tuple[str | None, Around]] = {"untraced": (None, nullcontext)}
     arms |= {f"traced, {granularity}": (granularity, nullcontext) for granularity in ("batch", "auto", "op")}
     if others:
         arms["torch.profiler"] = (None, torch_profiler)
         if shutil.which("py-spy"):
             arms["py-spy"] = (None, py_spy)
+    names = list(arms)
     walls: dict[str, list[float]] = {name: [] for name in arms}
     cpus: dict[str, list[float]] = {name: [] for name in arms}
-    sizes: dict[str, float] = {}
-    names = list(arms)
-    for repeat in range(repeats + 1):
-        shift = repeat % len(names)
-        for name in names[shift:] + names[:shift]:
-            granularity, around = arms[name]
-            with tempfile.TemporaryDirectory() as folder:
-                trace = None if granularity is None else TraceOptions(folder, granularity)
-                wall_s, cpu_s = one_epoch(data, trace, around)
-                if trace is not None:
-                    sizes[name] = sum(file.stat().st_size for file in Path(folder).iterdir()) / len(data)
-            if repeat:  # the first round warms everything up
-                walls[name].append(wall_s)
-                cpus[name].append(cpu_s)
     figures = []
-    for name in names[1:]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: Path(folder) / str(number) for number, name in enumerate(names)}
+        contenders = {}
+        for name, (granularity, around) in arms.items():
+            trace = None if granularity is None else TraceOptions(paths[name], granularity)
+            contenders[name] = Contender(data, trace, around)
+        for number in range(slices):
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                wall_s, cpu_s = contenders[name].slice(batches)
+                if number:  # the first warms everything up
+                    walls[name].append(wall_s)
+                    cpus[name].append(cpu_s)
+        for name, contender in contenders.items():
+            contender.close()
+            if arms[name][0] is not None:
+                size = sum(file.stat().st_size for file in paths[name].iterdir()) / len(data)
+                figures.append(Figure(case, f"{name}: file", size, "bytes/sample"))
+    for name in reversed(names[1:]):
         bound = target if name in ("traced, batch", "traced, auto") else None
-        figures.append(_ratio(case, f"{name}: CPU added", cpus[name], cpus["untraced"], bound))
-        figures.append(_ratio(case, f"{name}: wall added", walls[name], walls["untraced"], None))
-    return figures + [Figure(case, f"{name}: file", size, "bytes/sample") for name, size in sizes.items()]
+        figures.insert(0, _ratio(case, f"{name}: wall added", walls[name], walls["untraced"], None))
+        figures.insert(0, _ratio(case, f"{name}: CPU added", cpus[name], cpus["untraced"], bound))
+    return figures
 
 
 def _ratio(case: str, name: str, values: list[float], base: list[float], target: float | None) -> Figure:
-    added = [value / under - 1 for value, under in zip(values, base, strict=True)]
-    middle = statistics.median(values) / statistics.median(base) - 1
-    return Figure(case, name, middle, "of untraced", target, min(added), max(added))
+    """The median over slices of what was added, slice by slice; and its quartiles."""
+    added = sorted(value / under - 1 for value, under in zip(values, base, strict=True))
+    quarter = len(added) // 4
+    return Figure(case, name, statistics.median(added), "of untraced", target, added[quarter], added[-1 - quarter])
+
+
+# ---- the parts -----------------------------------------------------------------------------------------------------
+
+
+def parts(quick: bool) -> list[Figure]:
+    """What tracing adds in each process, in CPU time, from many short repeats: the machine's noise is longer than they
+    are. The sum over what a batch of samples costs is the overhead that `overhead` looks for in whole epochs."""
+    repeats = 300 if quick else 1500
+    worker_s = _worker_batch_s(repeats, traced=True) - _worker_batch_s(repeats, traced=False)
+    main_s = _main_batch_s(repeats, traced=True) - _main_batch_s(repeats, traced=False)
+    figures = [
+        Figure("parts", "added in workers", worker_s * 1e6, "µs/batch"),
+        Figure("parts", "added in the main process", main_s * 1e6, "µs/batch"),
+    ]
+    for cost_s, target in TARGETS.items():
+        share = (worker_s + main_s) / (BATCH * cost_s)
+        figures.append(Figure("parts", f"{cost_s * 1e6:.0f} µs samples: CPU added", share, "of untraced", target))
+    return figures
+
+
+def _worker_batch_s(repeats: int, traced: bool) -> float:
+    """CPU seconds for taking and handing in a batch in two runs, on a board of its own."""
+    control, arena = ControlBlock.create(4, 1), Arena.create()
+    posting = PostingBoard(control, arena)
+    posting.set_active(WORKERS)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = None
+        if traced:
+            trace = WorkerTrace(TraceSpec(folder, "parts", 0, 0, "batch", 64 << 20, 1 << 30), 0)
+        board = (TakingBoard if trace is None else trace.board)(control, arena, 0, lambda: None)
+        times = []
+        for number in range(repeats):
+            keys = list(range(BATCH))
+            posting.publish(
+                epoch=0, seed=1, position=number * BATCH, keys=keys, rows=BATCH, slot=number % 2, flags=0,
+                first=number == 0,
+            )  # fmt: skip
+            started = time.thread_time_ns()
+            for half in range(2):
+                run = board.pull(BATCH // 2)
+                assert isinstance(run, Run)
+                board.bind_slot(number)
+                board.commit(
+                    Place(number, half * BATCH // 2, BATCH // 2), range(run.position, run.position + BATCH // 2)
+                )
+            times.append(time.thread_time_ns() - started)
+            posting.take_slot(number)
+        if trace is not None:
+            trace.stop()
+        activate(None)
+    control.close()
+    arena.close()
+    return statistics.median(times) * 1e-9
+
+
+def _main_batch_s(repeats: int, traced: bool) -> float:
+    """CPU seconds of `next` for a batch that is ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace = TraceOptions(folder, "batch") if traced else None
+        data = StagedDataset(load, [], repeats * BATCH)
+        times = []
+        with DataLoader(data, BATCH, num_workers=1, prefetch_factor=8, trace=trace) as loader:
+            iterator = iter(loader)
+            for _ in range(repeats):
+                while not loader.stats().batches_ready:
+                    time.sleep(0.0005)
+                started = time.thread_time_ns()
+                next(iterator)
+                times.append(time.thread_time_ns() - started)
+        activate(None)
+    return statistics.median(times) * 1e-9
 
 
 # ---- exactness -----------------------------------------------------------------------------------------------------
 
 
 class Spin:
-    """Takes `seconds`, by the clock."""
+    """Takes `seconds` by the clock, or more if it is kept from the CPU; what it took goes into the sample."""
 
-    def __init__(self, name: str, seconds: float) -> None:
-        self.__name__ = name
+    def __init__(self, seconds: float) -> None:
+        self.__name__ = f"spin {seconds * 1e3:g} ms"
         self._ns = int(seconds * 1e9)
 
-    def __call__(self, sample: Any) -> Any:
-        end = time.monotonic_ns() + self._ns
-        while time.monotonic_ns() < end:
-            pass
+    def __call__(self, sample: list[int]) -> list[int]:
+        start = now = time.monotonic_ns()
+        while now < start + self._ns:
+            now = time.monotonic_ns()
+        sample.append(now - start)
         return sample
 
 
+def load_list(index: int) -> list[int]:
+    return [index]
+
+
 def exactness(quick: bool) -> list[Figure]:
-    """Spans against planted costs."""
-    planted = {"spin 0.2 ms": 0.2e-3, "spin 1 ms": 1e-3, "spin 5 ms": 5e-3}
-    data = StagedDataset(load, [Spin(name, cost_s) for name, cost_s in planted.items()], 96 if quick else 320)
-    figures = []
+    """Spans against planted costs, sample by sample."""
+    spins = [Spin(cost_s) for cost_s in (0.2e-3, 1e-3, 5e-3)]
+    data = StagedDataset(load_list, [*spins, torch.tensor], 96 if quick else 320)
     with tempfile.TemporaryDirectory() as folder:
-        one_epoch(data, TraceOptions(folder, "op"), nullcontext)
-        run = read_run(folder)
-        for name, cost_s in planted.items():
-            spans = [e.duration_ns * 1e-9 for p in run.workers for e in p.events(Kind.OP) if e.name == name]
-            error = abs(statistics.median(spans) / cost_s - 1)
-            figures.append(Figure("exactness", f"{name}: error of the span", error, "of its cost", MOST_SPAN_ERROR))
+        with DataLoader(data, BATCH, num_workers=WORKERS, trace=TraceOptions(folder, "op")) as loader:
+            took = {int(row[0]): row.tolist() for batch in loader for row in batch}
+        spans = [event for process in read_run(folder).workers for event in process.events(Kind.OP)]
+    figures = []
+    for place, spin in enumerate(spins, 1):
+        errors = [abs(e.duration_ns / took[e.index][place] - 1) for e in spans if e.name == spin.__name__]
+        name = f"{spin.__name__}: error of the span"
+        figures.append(Figure("exactness", name, statistics.median(errors), "of its cost", MOST_SPAN_ERROR))
     return figures
 
 
@@ -299,16 +420,18 @@ def missing_tools() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What tracing costs.")
-    parser.add_argument("--only", nargs="+", choices=("overhead", "exactness", "million"))
+    parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--no-others", action="store_true", help="without torch.profiler and py-spy")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = arguments.only or ("overhead", "exactness", "million")
+    chosen = arguments.only or CASES
     figures: list[Figure] = []
     if "overhead" in chosen:
         figures += overhead(arguments.quick, not arguments.no_others)
+    if "parts" in chosen:
+        figures += parts(arguments.quick)
     if "exactness" in chosen:
         figures += exactness(arguments.quick)
     if "million" in chosen:

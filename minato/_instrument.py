@@ -97,6 +97,8 @@ class Flag(enum.IntFlag):
     """The span ended with an exception."""
     USER = 4
     """OP: from the user's `traced`, inside whatever else goes on."""
+    PARKED = 8
+    """SAMPLE: it was put aside in between; the span has the length of its work, and ends when it ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from .._plan import LoaderPlan
 from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
-from .._workers.tracing import OpWatch, TimedCollate
+from .._workers.op_tracing import OpWatch
+from .._workers.tracing import TimedCollate
 from .ahead import Forecast
 from .engine import Engine
 from .feeds import Epoch, Feed
@@ -28,6 +29,9 @@ from .hangs import Patience
 from .inline import InlineMap, InlineStream
 from .totals import Totals
 
+QUEUES_PERIOD_NS = 10_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
+_READY = int(Flag.READY)
+_WAIT, _POSTED, _CONSUMED = int(Kind.WAIT), int(Kind.POSTED), int(Kind.CONSUMED)
 _now = time.monotonic_ns
 
 
@@ -44,7 +48,7 @@ class PoolLog:
 
     def __init__(self, recorder: Recorder, pool: int) -> None:
         self._recorder = recorder
-        self.pool = pool
+        self.pool = pool & 0xFFFF
         self._lengths: dict[str, int] = {}
         self._delivered: deque[tuple[int, int, int]] = deque()
         """Batches that are on their way to the user: number, samples, bytes."""
@@ -68,7 +72,7 @@ class PoolLog:
         """The user gets the batch that was delivered first."""
         if self._delivered:
             batch, samples, nbytes = self._delivered.popleft()
-            self.event(Kind.CONSUMED, _now(), batch=batch, count=samples, nbytes=nbytes)
+            self._recorder.put(_CONSUMED, _now(), 0, batch, samples, self.pool, nbytes=nbytes)
         self._recorder.flush()
 
     def sent(self, start_ns: int) -> None:
@@ -93,6 +97,9 @@ class TracedEngine(Engine):
     def __init__(self, recorder: Recorder, pool: int, plan: LoaderPlan, *args: Any) -> None:
         self._recorder = recorder
         self.log = PoolLog(recorder, pool)
+        self._put = recorder.put
+        self._pool_number = self.log.pool
+        self._look_ns = 0
         self._let_go = weakref.finalize(self, recorder.let_go)
         self._let_go.atexit = False
         super().__init__(plan, *args)
@@ -116,21 +123,28 @@ class TracedEngine(Engine):
         first = self._board.next_number
         posted = super()._post_from(feed)
         for batch in range(first, self._board.next_number):
-            self.log.event(Kind.POSTED, _now(), batch=batch, count=self._board.field(batch, Batch.TICKETS))
+            self._put(_POSTED, _now(), 0, batch, self._board.field(batch, Batch.TICKETS), self._pool_number)
         return posted
 
     def _await_batch(self) -> int | None:
         start_ns, waits = _now(), self._totals.waits
         batch = super()._await_batch()
         if batch is not None:
-            flags = Flag.READY if self._totals.waits == waits else 0
-            self.log.event(Kind.WAIT, start_ns, _now() - start_ns, batch=batch, flags=flags)
-            self.log.queue("ready", self._board.count_ready(self._current.out) - 1)
-            self.log.queue("in_flight", self._in_flight - 1)
-            self.log.queue("workers", self._pool.active, changes_only=True)
-            parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
-            self.log.queue("parked", parked, changes_only=True)
+            flags = _READY if self._totals.waits == waits else 0
+            now_ns = _now()
+            self._put(_WAIT, start_ns, now_ns - start_ns, batch, 1, self._pool_number, flags=flags)
+            if now_ns >= self._look_ns:
+                self._look_ns = now_ns + QUEUES_PERIOD_NS
+                self._note_queues()
         return batch
+
+    def _note_queues(self) -> None:
+        """What is left besides the batch that is about to be delivered."""
+        self.log.queue("ready", self._board.count_ready(self._current.out) - 1)
+        self.log.queue("in_flight", self._in_flight - 1)
+        self.log.queue("workers", self._pool.active, changes_only=True)
+        parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
+        self.log.queue("parked", parked, changes_only=True)
 
     def _deliver(self, batch: int) -> Any:
         self.log.delivered(batch, self._board.filled(batch), self._board.nbytes(batch))
@@ -212,6 +226,7 @@ class TracedInline:
 
     def _note(self, batch: int, start_ns: int, cpu_ns: int, samples: int) -> None:
         duration_ns = _now() - start_ns
+        self._ops.worked(duration_ns)
         self.log.event(Kind.RUN, start_ns, duration_ns, batch=batch, count=samples, cpu_ns=cpu_ns)
         self.log.event(Kind.WAIT, start_ns, duration_ns, batch=batch)
 

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import select
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -27,7 +28,9 @@ from .guard import die_with_parent, keep_freed_memory, reset_signals
 from .map_loop import MapLoop
 from .program import Program
 from .randomness import Randomness
+from .splitting import Steps
 from .stacks import tell_stack_into
+from .stages import SampleRun
 from .stream_loop import StreamLoop
 from .sync import apply_patch
 from .tracing import open_trace
@@ -101,6 +104,11 @@ class WorkerContext:
             if fd != self._wake:
                 os._exit(1)
             os.eventfd_read(fd)
+
+    @property
+    def sample_run(self) -> Callable[[Steps], SampleRun]:
+        """What sees a sample through its stages."""
+        return SampleRun if self.trace is None else self.trace.sample_run
 
     def dataset_for(self, samples: int) -> Any:
         """What to fetch a run of samples from: the dataset, or a view of it that is traced."""

@@ -1,7 +1,7 @@
 """What a worker leaves in a trace. Nothing here exists in a worker that is not traced.
 
 `TracedBoard` is the board a traced worker takes its work from: between taking work and handing it in lies all that is
-to be recorded, whichever loop is at it. `OpWatch` decides whose samples are looked at operation by operation.
+to be recorded, whichever loop is at it. Single operations are recorded in op_tracing.py.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .._fetchers.sequential import has_getitems
 from .._instrument import NONE, Flag, Kind, TraceSpec
 from .._queues.arena import Arena
 from .._queues.control import ControlBlock
 from .._queues.taking import TakingBoard
 from .._recording import Pending, Recorder, open_worker
 from .._records import CollateTask, Place, Run
-from .stages import SampleRun, find_stages
+from .op_tracing import OpWatch, StageClock, TracedSampleRun, as_index
+from .splitting import Steps
 
-OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
-SPAN_COST_S = 4e-6  # seconds to record one, stages included
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
+_SAMPLE, _RUN = int(Kind.SAMPLE), int(Kind.RUN)
 
 
 class WorkerTrace:
@@ -32,15 +31,20 @@ class WorkerTrace:
         self._recorder = open_worker(spec, worker)
         self._worker = worker
         self._ops = OpWatch(self._recorder, spec.granularity)
+        self._clock = StageClock(self._recorder)
         self._tell("start")
 
     def board(self, control: ControlBlock, arena: Arena, worker: int, announce: Callable[[], object]) -> TakingBoard:
         """The board to take work from."""
-        return TracedBoard(self._recorder, control, arena, worker, announce)
+        return TracedBoard(self._recorder, self._ops.worked, control, arena, worker, announce)
 
     def dataset(self, dataset: Any, samples: int) -> Any:
         """What to fetch a run of samples from."""
         return self._ops.choose(dataset, samples)
+
+    def sample_run(self, steps: Steps) -> TracedSampleRun:
+        """A sample that is seen through its stages by somebody else; to be given to `find_stages`."""
+        return TracedSampleRun(steps, self._clock)
 
     def collate(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The collate function, timed."""
@@ -74,9 +78,12 @@ class _Aside:
 class TracedBoard(TakingBoard):
     """A board that notes when work was taken and handed in."""
 
-    def __init__(self, recorder: Recorder, *args: Any) -> None:
+    def __init__(self, recorder: Recorder, worked: Callable[[int], None], *args: Any) -> None:
+        """`worked` is told the nanoseconds of each run."""
         super().__init__(*args)
         self._recorder = recorder
+        self._worked = worked
+        self._pool = recorder.spec.pool & 0xFFFF
         self._start_ns = self._cpu_ns = 0
         self._fetched_ns: int | None = None
         self._taken = self._made = 0
@@ -111,6 +118,7 @@ class TracedBoard(TakingBoard):
         self._fetched_ns = None
         self._taken, self._made = len(self._keys), 0
         self._parts = []
+        self._recorder.index = as_index(self._keys[0]) if self._taken == 1 else NONE
 
     def claim(self, epoch: int, count: int) -> Place | None:
         if self._fetched_ns is None:
@@ -141,12 +149,13 @@ class TracedBoard(TakingBoard):
             # Rows of another batch than the run's first samples: theirs began later.
             start_ns += (self._fetched_ns - start_ns) * self._made // max(1, self._taken)
         self._made += count
-        record = self._recorder.record
+        put, pool = self._recorder.put, self._pool
         for part_ns, duration_ns, used_ns in self._parts:
-            record(Kind.RUN, part_ns, duration_ns, batch=batch, count=0, cpu_ns=used_ns)
+            put(_RUN, part_ns, duration_ns, batch, 0, pool, used_ns)
         self._parts = []
-        record(Kind.RUN, start_ns, end_ns - start_ns, batch=batch, count=count, cpu_ns=cpu_ns - self._cpu_ns)
+        put(_RUN, start_ns, end_ns - start_ns, batch, count, pool, cpu_ns - self._cpu_ns)
         self._cpu_ns = cpu_ns
+        self._worked(end_ns - start_ns)
         self._settle(batch, count if self._made < self._taken else None)
         self._write(batch)
 
@@ -157,7 +166,7 @@ class TracedBoard(TakingBoard):
             return
         upto = len(waiting)
         if samples is not None:
-            ends = [number for number, span in enumerate(waiting, 1) if span[0] == Kind.SAMPLE]
+            ends = [number for number, span in enumerate(waiting, 1) if span[0] == _SAMPLE]
             upto = ends[samples - 1] if len(ends) >= samples else upto
         self._recorder.settle(waiting[:upto], batch)
         del waiting[:upto]
@@ -189,6 +198,7 @@ class TracedBoard(TakingBoard):
             self._start_ns, self._cpu_ns = _now(), _cpu()
             self._taken, self._made, self._fetched_ns = 1, 0, None
             self._parts, self._keys = aside.parts, [aside.index]
+            self._recorder.index = aside.index
             if self._recorder.pending is not None:
                 self._recorder.pending.extend(aside.spans)
             self._recorder.record(Kind.RESUMED, self._start_ns, index=aside.index)
@@ -204,120 +214,11 @@ class TimedCollate:
 
     def __call__(self, samples: Any) -> Any:
         start_ns, cpu_ns = _now(), _cpu()
-        flags = Flag.FAILED
+        flags = int(Flag.FAILED)
         try:
             result = self._function(samples)
-            flags = Flag(0)
+            flags = 0
             return result
         finally:
             self._recorder.index = NONE
             self._recorder.span(Kind.COLLATION, "Collation", start_ns, _now() - start_ns, _cpu() - cpu_ns, flags)
-
-
-class OpWatch:
-    """Chooses the runs of samples whose operations are recorded, one by one."""
-
-    def __init__(self, recorder: Recorder, granularity: str) -> None:
-        self._recorder = recorder
-        self._always = granularity == "op"
-        self._never = granularity == "batch"
-        self._seen: Any = None
-        self._view: OpView | None = None
-        self._credit_s = 0.0
-        self._last_s = time.monotonic()
-
-    def choose(self, dataset: Any, samples: int) -> Any:
-        """The dataset, or a view of it whose samples leave spans."""
-        if self._never or self._recorder.ended or has_getitems(dataset):
-            return dataset
-        if not self._always:
-            now = time.monotonic()
-            self._credit_s = min(1.0, self._credit_s + OP_BUDGET * (now - self._last_s))
-            self._last_s = now
-            cost_s = samples * SPAN_COST_S * (3 if self._view is None else self._view.spans_per_sample)
-            if self._seen is not None and cost_s > self._credit_s:  # the first run is always looked at
-                return dataset
-            self._credit_s -= cost_s
-        if self._seen is not dataset or self._view is None:
-            self._seen, self._view = dataset, OpView(self._recorder, dataset)
-        return self._view
-
-
-class OpView:
-    """A dataset whose samples are made stage by stage, each with a span."""
-
-    def __init__(self, recorder: Recorder, dataset: Any) -> None:
-        self._recorder = recorder
-        self._dataset = dataset
-        self._sample = recorder.name("Sample")
-        self._loader = recorder.name("Loader")
-        self._begin = find_stages(dataset, lambda steps: TracedSampleRun(steps, recorder))
-        self.spans_per_sample = 2
-
-    def __getitem__(self, key: Any) -> Any:
-        recorder = self._recorder
-        waiting = recorder.pending
-        if waiting is None:
-            return self._dataset[key]
-        recorder.index = as_index(key)
-        before, flags, nbytes = len(waiting), Flag.FAILED, 0
-        start_ns, cpu_ns = _now(), _cpu()
-        try:
-            value = self._made(key)
-            flags, nbytes = Flag(0), size_of(value)
-            return value
-        finally:
-            duration_ns, cpu_us = _now() - start_ns, (_cpu() - cpu_ns) // 1000
-            index = recorder.index
-            if self._begin is None:
-                waiting.append((Kind.LOADER, flags, self._loader, 0, cpu_us, start_ns, duration_ns, index, nbytes))
-            waiting.append((Kind.SAMPLE, flags, self._sample, 0, cpu_us, start_ns, duration_ns, index, nbytes))
-            self.spans_per_sample = len(waiting) - before
-            recorder.index = NONE
-
-    def _made(self, key: Any) -> Any:
-        if self._begin is None:
-            return self._dataset[key]
-        run = self._begin(key)
-        while not run.advance():
-            pass
-        return run.result
-
-
-class TracedSampleRun(SampleRun):
-    """A sample on its way that leaves a span for each stage."""
-
-    __slots__ = ("_recorder",)
-
-    def __init__(self, steps: Any, recorder: Recorder) -> None:
-        super().__init__(steps)
-        self._recorder = recorder
-
-    def advance(self) -> bool:
-        recorder, stage = self._recorder, self.stage
-        kind, name = (Kind.LOADER, "Loader") if stage == "load" else (Kind.OP, stage)
-        flags = Flag.FAILED
-        start_ns, cpu_ns = _now(), _cpu()
-        try:
-            done = super().advance()
-            flags = Flag(0)
-            return done
-        finally:
-            recorder.span(kind, name, start_ns, _now() - start_ns, _cpu() - cpu_ns, flags)
-
-
-def as_index(key: object) -> int:
-    """A sample's key as traces have it: NONE if it is not an integer."""
-    return key if type(key) is int and -(1 << 63) <= key < 1 << 63 else NONE
-
-
-def size_of(value: Any) -> int:
-    """Bytes of a sample, as far as they are to be seen at a glance."""
-    if isinstance(value, (bytes, bytearray, str)):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        return sum(map(size_of, value[:16]))
-    if isinstance(value, dict):
-        return sum(map(size_of, value.values()))
-    nbytes = getattr(value, "nbytes", 0)
-    return nbytes if type(nbytes) is int else 0

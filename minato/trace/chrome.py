@@ -186,6 +186,8 @@ class _Track:
         for kind, flags, name, pool, thread, _, cpu_us, start, duration, batch, index, nbytes in self._process.of(
             *FINE
         ).tolist():
+            if kind == Kind.SAMPLE and flags & Flag.PARKED:
+                continue  # others were at work in between; its stages show it
             args: Json = {"index": index, "cpu_us": cpu_us}
             if nbytes:
                 args["bytes"] = nbytes

@@ -20,7 +20,8 @@ from minato.trace import Kind, TraceOptions, chrome, read_run, sessions
 from minato.trace.batches import batches
 from minato.trace.summary import summarize
 
-from .data import DiesOnce
+from .data import DiesOnce, Rows
+from .test_scaling import Scripted
 from .tools import Marks, caught_warnings, forked, until
 
 LENGTH, BATCH = 22, 4
@@ -47,6 +48,12 @@ def staged(length=LENGTH):
 
 def lambda_free(x):
     return x
+
+
+class Sleeps(Rows):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
 
 
 class Streamed(IterableDataset):
@@ -115,6 +122,7 @@ def test_everything_is_recorded_in_every_mode(tmp_path, name):
     extra = name == "stream"  # each of the two workers ends with a short batch
     run = assert_recorded(tmp_path / "a" / "b", 2 * LENGTH, 2 * (COUNT + extra * (len(list(plain)) - COUNT)))
     names = Counter(event.name for process in run.processes for event in process.events(Kind.LOADER, Kind.OP))
+    names.pop("(rest)", None)  # between two stages, when this process is kept from the CPU
     if make is staged:
         assert names == dict.fromkeys(("Loader", "Double", "Add", "lambda_free"), 2 * LENGTH)
     marks = [event for process in run.mains for event in process.events(Kind.MARK)]
@@ -259,9 +267,10 @@ def test_samples_that_fail_are_marked(tmp_path):
         return load(index)
 
     data = StagedDataset(broken, [Double()], 8)
-    with DataLoader(data, BATCH, num_workers=1, trace=TraceOptions(tmp_path, "op")) as loader:
-        with pytest.raises(KeyError):
-            list(loader)
+    loader = DataLoader(data, BATCH, num_workers=1, trace=TraceOptions(tmp_path, "op"))
+    with pytest.raises(KeyError):
+        list(loader)
+    loader.close()
     run = read_run(tmp_path)
     failed = [e for p in run.workers for e in p.events(Kind.SAMPLE, Kind.LOADER) if e.flags]
     assert {(event.kind, event.index) for event in failed} == {(Kind.SAMPLE, 5), (Kind.LOADER, 5)}
@@ -358,3 +367,45 @@ def test_the_verdict_names_a_slow_consumer(tmp_path):
         time.sleep(0.02)
     verdict = summarize(tmp_path).verdict
     assert (verdict.bound, verdict.culprit) == ("accelerator-bound", "consumer"), verdict
+
+
+def test_decisions_are_recorded_with_their_inputs(tmp_path):
+    """Each change of the number of workers, with its reason and what was measured."""
+    loader = DataLoader(
+        Sleeps(120), 4, num_workers=1, adaptive=Scripted((2, 1)), min_workers=1, max_workers=2, trace=tmp_path
+    )
+    assert numbers(loader) == list(range(120))
+    loader.close()
+    assert_recorded(tmp_path, 120, 30)
+    (main,) = read_run(tmp_path).mains
+    notes = [note for note in main.notes if note.kind is Kind.DECISION]
+    assert notes
+    assert len(notes) == len(loader.stats().decisions)
+    for note in notes:
+        assert note.fields["target"] != note.fields["before"]
+        assert note.fields["reason"] == "as scripted"
+        assert {"cpu_share", "wait_share", "throughput", "queue_occupancy"} <= note.fields["inputs"].keys()
+    lengths = [event.count for event in main.events(Kind.QUEUE) if event.name == "workers"]
+    assert {1, 2} <= set(lengths)
+
+
+def test_a_profilers_trace_takes_the_events_in(tmp_path):
+    """A real run of torch.profiler: every wait lies within the profiler's own span of `next`."""
+    loader = DataLoader(staged(), BATCH, num_workers=2, trace=tmp_path / "run")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for batch in loader:
+            batch.sum()
+    profiler.export_chrome_trace(str(tmp_path / "prof.json"))
+    run = read_run(tmp_path / "run")
+    chrome.merge(run, tmp_path / "prof.json", tmp_path / "merged.json")
+    merged = json.loads((tmp_path / "merged.json").read_text())
+    nexts = [e for e in merged["traceEvents"] if e["name"].startswith("enumerate(DataLoader)")]
+    found = [e for e in merged["traceEvents"] if e["name"].startswith("SBatchWait")]
+    assert len(found) == COUNT
+    for wait in found:  # microseconds; the profiler has a clock of its own, compared with the wall clock's once
+        assert any(
+            span["ts"] - 500 < wait["ts"] and wait["ts"] + wait["dur"] < span["ts"] + span["dur"] + 500
+            for span in nexts
+        )
+    arrows = [e for e in merged["traceEvents"] if e["ph"] == "s" and e["id"] < 0]
+    assert len(arrows) == COUNT

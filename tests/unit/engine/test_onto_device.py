@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import minato
 from minato._engine import onto_device
+from minato.trace import Kind, read_run
 from tests.support.devices import FakeRuntime
 
 LARGE = 20_000  # floats per sample: such tensors are views of shared memory, not copies
@@ -264,3 +265,21 @@ def test_devices_without_streams_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     with pytest.raises(ValueError, match="MPS has no streams"):
         minato.DataLoader(Numbers(4), device="mps")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transfers_are_traced_and_batches_consumed_when_handed_out(
+    runtime: FakeRuntime, tmp_path: Any, workers: int
+) -> None:
+    """Each batch has one transfer, and is consumed after it, in the order of delivery."""
+    loader = minato.DataLoader(
+        Numbers(12), batch_size=2, num_workers=workers, device=["cuda:0", "cuda:1"], trace=tmp_path
+    )
+    assert [numbers(batch) for batch in loader] == [[float(n), n + 1.0] for n in range(0, 12, 2)]
+    loader.close()
+    (main,) = read_run(tmp_path).mains
+    sent = {event.batch: event.end_ns for event in main.events(Kind.TRANSFER)}
+    consumed = [(event.batch, event.start_ns) for event in main.events(Kind.CONSUMED)]
+    assert [batch for batch, _ in consumed] == list(range(6))
+    assert sent.keys() == set(range(6))
+    assert all(sent[batch] <= at for batch, at in consumed)
