@@ -25,12 +25,24 @@ class Run:
     """Rows for all samples of the run, if they were claimed with the tickets."""
     shift: int = 0
     """From positions to those that seeds are derived from."""
+    is_early: bool = False
+    """The run is one sample that was known to be slow, taken before its turn."""
     origins: Sequence[int] | None = None
     """Positions that seeds are derived from, if they do not follow on each other."""
 
     def origin(self, number: int) -> int:
         """The position that the seed of a sample of the run is derived from."""
         return self.position + self.shift + number if self.origins is None else self.origins[number]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStart:
+    """Tickets of a batch that are to be begun before their turn."""
+
+    places: Sequence[int]
+    """In the batch, the slowest first."""
+    lead: int
+    """Batches: how long before the turn of their own batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from .._plan import LoaderPlan, Order
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
-from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
@@ -25,12 +24,13 @@ from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .foresight import make_foresight
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
-from .observing import SampleTimes
+from .observing import KeptProfile, SampleTimes
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -46,7 +46,7 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
-        profile: Profile,
+        profile: KeptProfile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
     ) -> None:
@@ -79,7 +79,9 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._times = SampleTimes(self._board, profile, totals)
+        self._times = SampleTimes(self._board, profile.profile, totals)
+        self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
+        self._profile = profile
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         mends = plan.worker.mends or plan.timeout > 0
         self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
@@ -147,7 +149,7 @@ class Engine:
 
     def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
-        return make_feed(epoch, seed, self._plan.worker, sampler)
+        return make_feed(epoch, seed, self._plan.worker, sampler, self._foresight)
 
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
@@ -250,6 +252,7 @@ class Engine:
                 self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
             if batch is None:
+                self._profile.save()
                 raise StopIteration
             with self._uninterrupted:
                 self._current.out.remove(batch)
@@ -261,6 +264,8 @@ class Engine:
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
         self._times.look()
+        if self._foresight is not None:
+            self._foresight.look()
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 from .._queues.posting import PostingBoard
+from .._scheduler.early import make_hint
 from .._scheduler.profile import Profile
 from .._scheduler.threshold import ThresholdRule
 from .totals import Totals
 
-__all__ = ["Profile", "SampleTimes", "make_profile"]
+__all__ = ["KeptProfile", "SampleTimes", "make_profile"]
 
 PERIOD_S = 0.02  # seconds between looks; a worker keeps the times of its last 64 runs, of about 10 ms each
 
 
-def make_profile(slow_timeout: str | float | None, slow_fallback: str | float | None, warmup_samples: int) -> Profile:
-    """An empty profile with the user's rule for what is slow."""
-    return Profile(ThresholdRule(slow_timeout, slow_fallback, warmup_samples))
+Rule = tuple[str | float | None, str | float | None, int]
+"""From when on a sample counts as slow: the threshold, its fallback, and samples before there is one."""
+
+
+def make_profile(rule: Rule, path: str | None = None, slow_hint: Any = None, length: int | None = None) -> KeptProfile:
+    """A profile with the user's rule for what is slow, and what he knows of slow samples. `path`: the file to begin
+    with, if it is there, and to keep it in. `length`: of the dataset."""
+    profile = KeptProfile(Profile(ThresholdRule(*rule), length=length, hint=make_hint(slow_hint)), path)
+    profile.load()
+    return profile
+
+
+class KeptProfile:
+    """A loader's profile, and the file it is kept in, if the user wants that."""
+
+    def __init__(self, profile: Profile, path: str | None) -> None:
+        self.profile = profile
+        self._path = path
+        self._saved = 0
+        """Samples seen when it was last saved."""
+
+    def load(self) -> None:
+        """Begin with what is in the file; if there is no file, with nothing."""
+        if self._path is not None and os.path.exists(self._path):
+            self.profile.load(self._path)
+
+    def save(self) -> None:
+        """Write the file, if there is one to be written and something was seen since."""
+        seen = self.profile.made.samples + self.profile.cached.samples
+        if self._path is None or seen == self._saved:
+            return
+        self._saved = seen
+        try:
+            self.profile.save(self._path)
+        except OSError as error:  # training goes on without it
+            warnings.warn(
+                f"the profile could not be saved ({error}); give profile= a path that can be written, or leave it None",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 class SampleTimes:
@@ -46,7 +87,8 @@ class SampleTimes:
         self._board.set_threshold(self._profile.made.threshold)
 
     def _count(self, samples: int, seconds: float) -> None:
-        slow = self._profile.made.observe(seconds / max(1, samples))
+        kind, samples = self._profile.of(from_cache=samples < 0), max(1, abs(samples))
+        slow = kind.observe(seconds / samples, samples=samples)
         if slow:
             self._totals.samples_slow += samples
         else:
