@@ -7,7 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -253,12 +253,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def stats(self) -> LoaderStats:
         """Counters since the loader was made, and the state of its running iterators right now."""
-        now = [asdict(engine.stats()) for engine in self._engines]
-        state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
+        now = [engine.stats() for engine in self._engines]
+        state = {name: sum(getattr(one, name) for one in now) for name in LoaderStats.STATE}
         costs = self._profile.profile.made.summary()
         return LoaderStats(
-            **asdict(self._totals),
+            **{field.name: getattr(self._totals, field.name) for field in fields(self._totals)},
             **state,
+            batches_on_device=next((prefetcher.queues for prefetcher in self._prefetchers), ()),
             slow_threshold=costs.threshold,
             slow_share=costs.flagged_share,
             sample_median=costs.median,

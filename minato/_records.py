@@ -115,6 +115,23 @@ class CollateTask:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueMoment:
+    """Lengths of a loader's queues at one moment."""
+
+    time_s: float
+    """Seconds since the loader was made."""
+    workers: int
+    """That are meant to run."""
+    batches_ready: int
+    batches_in_flight: int
+    samples_parked: int
+    wait_seconds: float
+    """That the consumer has spent waiting since the loader was made."""
+    slow_threshold: float | None
+    """Seconds from which on a sample counted as slow."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """What `loader.stats()` returns: counters since the loader was made, and the state right now."""
 
@@ -177,6 +194,10 @@ class LoaderStats:
     sample_p99: float = 0.0
     decisions: tuple[str, ...] = ()
     """Changes of the number of workers, the newest 100, each with its reason."""
+    history: tuple[QueueMoment, ...] = ()
+    """Queues over time, oldest first, from the beginning on: at most 240 moments, further apart as time goes by."""
+    batches_on_device: tuple[int, ...] = ()
+    """Batches that were copied ahead and wait for the consumer, for each of several devices. Of one iterator."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

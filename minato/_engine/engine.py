@@ -79,10 +79,10 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._times = SampleTimes(self._board, profile.profile, totals)
         self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
+        self._times = SampleTimes(self._board, profile, totals, self._foresight)
         self._profile = profile
-        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         mends = plan.worker.mends or plan.timeout > 0
         self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -261,11 +261,17 @@ class Engine:
                 finally:
                     self._top_up()
 
+    def has_batch(self) -> bool:
+        """Whether `next_batch` would return, or raise, without waiting. A batch with failures that the policy has yet
+        to be asked about may have to wait for another try."""
+        with self._in_use:
+            self._check_open()
+            batch = self._pick()
+            return batch is not None and (self._mender is None or not self._mender.wants(batch))
+
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
-        self._times.look()
-        if self._foresight is not None:
-            self._foresight.look()
+        self._times.look(self._current.out)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._queues.posting import PostingBoard
+from .._records import QueueMoment
 from .._scheduler.early import make_hint
+from .._scheduler.history import ThinnedHistory
 from .._scheduler.profile import Profile
+from .._scheduler.replay import CostEvent, Recorder
 from .._scheduler.threshold import ThresholdRule
+from .foresight import Foresight
 from .totals import Totals
 
 __all__ = ["KeptProfile", "SampleTimes", "make_profile"]
@@ -26,7 +30,8 @@ Rule = tuple[str | float | None, str | float | None, int]
 def make_profile(rule: Rule, path: str | None = None, slow_hint: Any = None, length: int | None = None) -> KeptProfile:
     """A profile with the user's rule for what is slow, and what he knows of slow samples. `path`: the file to begin
     with, if it is there, and to keep it in. `length`: of the dataset."""
-    profile = KeptProfile(Profile(ThresholdRule(*rule), length=length, hint=make_hint(slow_hint)), path)
+    asked = ThresholdRule(*rule)
+    profile = KeptProfile(Profile(asked, length=length, hint=make_hint(slow_hint)), path, asked)
     profile.load()
     return profile
 
@@ -34,8 +39,10 @@ def make_profile(rule: Rule, path: str | None = None, slow_hint: Any = None, len
 class KeptProfile:
     """A loader's profile, and the file it is kept in, if the user wants that."""
 
-    def __init__(self, profile: Profile, path: str | None) -> None:
+    def __init__(self, profile: Profile, path: str | None, rule: ThresholdRule) -> None:
         self.profile = profile
+        self.recorder = Recorder(rule)
+        self.queues = QueueWatch()
         self._path = path
         self._saved = 0
         """Samples seen when it was last saved."""
@@ -65,17 +72,26 @@ class SampleTimes:
     """Reads the times of one engine's workers. A run of several samples counts as one of their mean: they are cheap."""
 
     def __init__(
-        self, board: PostingBoard, profile: Profile, totals: Totals, clock: Callable[[], float] = time.monotonic
+        self,
+        board: PostingBoard,
+        kept: KeptProfile,
+        totals: Totals,
+        foresight: Foresight | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._board = board
-        self._profile = profile
+        self._foresight = foresight
+        self._queues = kept.queues
+        self._profile = kept.profile
+        self._recorder = kept.recorder
         self._totals = totals
         self._clock = clock
         self._read = [0] * board.control.workers
         self._next = 0.0
 
-    def look(self) -> None:
-        """Read what is new, unless that was done just now, and tell the workers the threshold."""
+    def look(self, out: Sequence[int]) -> None:
+        """Read what is new, unless that was done just now, and tell the workers the threshold. `out`: batches posted
+        and not delivered."""
         now = self._clock()
         if now < self._next:
             return
@@ -84,12 +100,43 @@ class SampleTimes:
             runs, self._read[worker] = self._board.read_times(worker, since)
             for samples, nanoseconds in runs:
                 self._count(samples, nanoseconds * 1e-9)
-        self._board.set_threshold(self._profile.made.threshold)
+        threshold = self._profile.made.threshold
+        self._board.set_threshold(threshold)
+        if self._foresight is not None:
+            self._foresight.look()
+        self._queues.look(self._board, out, self._totals, threshold)
 
     def _count(self, samples: int, seconds: float) -> None:
         kind, samples = self._profile.of(from_cache=samples < 0), max(1, abs(samples))
         slow = kind.observe(seconds / samples, samples=samples)
+        self._recorder.cost(CostEvent(seconds / samples, samples, kind is self._profile.cached))
         if slow:
             self._totals.samples_slow += samples
         else:
             self._totals.samples_fast += samples
+
+
+class QueueWatch:
+    """Keeps the lengths of the queues over time, of a whole loader's life."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._history: ThinnedHistory[QueueMoment] = ThinnedHistory()
+
+    def look(self, board: PostingBoard, out: Sequence[int], totals: Totals, threshold: float | None) -> None:
+        """Note how long the queues are, unless that was done just now. `out`: batches posted and not delivered."""
+        now = self._clock() - self._began
+        if not self._history.is_due(now):
+            return
+        moment = QueueMoment(
+            time_s=now,
+            workers=board.active,
+            batches_ready=board.count_ready(out),
+            batches_in_flight=len(out),
+            samples_parked=sum(len(board.parked(worker)) for worker in range(board.control.workers)),
+            wait_seconds=totals.wait_seconds,
+            slow_threshold=threshold,
+        )
+        self._history.add(now, moment)
+        totals.history = self._history.moments

@@ -21,7 +21,6 @@ from .threshold import Reason, Threshold, ThresholdRule
 WINDOW = 1024  # samples
 STAGE_WINDOW = 256  # samples, per stage
 MOST_STAGES = 64  # a pipeline with more is one whose names change; the first ones are kept
-RECONSIDER_FIRST = 8  # samples
 RECONSIDER_EVERY = 64  # samples: a sort of the window costs as much as a hundred appends
 MEAN_OVER = 4096  # samples: those beyond count half, and so on
 _FORMAT = 1
@@ -112,8 +111,7 @@ class CostProfile:
             self._stage(name).add(seconds)
         self._until_reconsidered -= 1
         if self._until_reconsidered <= 0:
-            # More often at first: what is known grows by an eighth each time.
-            self._until_reconsidered = min(RECONSIDER_EVERY, max(RECONSIDER_FIRST, self._samples // 8))
+            self._until_reconsidered = RECONSIDER_EVERY
             self._threshold.reconsider(self._totals.ordered)
         return slow
 
