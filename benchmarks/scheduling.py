@@ -39,6 +39,7 @@ from torch.utils.data import Dataset
 
 import minato
 from benchmarks import harness
+from benchmarks.adaptation import Bound, SpecialCase, special_cases
 from benchmarks.workloads import WrongBatchError, check_exactly_once
 
 SCALE = 1 / 20  # of the published times
@@ -270,19 +271,20 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(1)
-    cases = [case for case in all_cases() if not options.only or case.name in options.only]
+    every: list[Case | SpecialCase] = [*all_cases(), *special_cases()]
+    cases = [case for case in every if not options.only or case.name in options.only]
     if options.list:
         print("\n".join(f"{case.name:16} {case.title}" for case in cases))
         return 0
     print("  ".join(f"{key} {value}" for key, value in harness.machine().items()), flush=True)
     missed, records = 0, []
     for case in cases:
-        results = run_case(case, options.repeats)
+        results = case.run(options.repeats) if isinstance(case, SpecialCase) else run_case(case, options.repeats)
         print(f"\n{case.name}: {case.title}")
         for name, values in results.items():
-            print(f"  {name:24} {statistics.median(values):.3f}   ({min(values):.3f} .. {max(values):.3f})")
+            print(f"  {name:30} {statistics.median(values):9.3f}   ({min(values):.3f} .. {max(values):.3f})")
         for target in case.targets:
-            line, good = judge(target, results)
+            line, good = target.judge(results) if isinstance(target, Bound) else judge(target, results)
             missed += not good
             print(f"  target {line}: {'met' if good else 'MISSED'}", flush=True)
         records.append({"case": case.name, "title": case.title, "runs": results})

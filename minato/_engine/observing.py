@@ -13,7 +13,7 @@ from .._records import QueueMoment
 from .._scheduler.early import make_hint
 from .._scheduler.history import ThinnedHistory
 from .._scheduler.profile import Profile
-from .._scheduler.replay import CostEvent, Recorder
+from .._scheduler.replay import Recorder
 from .._scheduler.threshold import ThresholdRule
 from .foresight import Foresight
 from .totals import Totals
@@ -109,7 +109,7 @@ class SampleTimes:
     def _count(self, samples: int, seconds: float) -> None:
         kind, samples = self._profile.of(from_cache=samples < 0), max(1, abs(samples))
         slow = kind.observe(seconds / samples, samples=samples)
-        self._recorder.cost(CostEvent(seconds / samples, samples, kind is self._profile.cached))
+        self._recorder.cost(seconds / samples, samples, kind is self._profile.cached)
         if slow:
             self._totals.samples_slow += samples
         else:

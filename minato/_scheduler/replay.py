@@ -36,12 +36,13 @@ class Recorder:
 
     def __init__(self, rule: ThresholdRule, most: int = MOST_EVENTS) -> None:
         self._rule = rule
-        self._costs: deque[CostEvent] = deque(maxlen=most)
+        self._costs: deque[tuple[float, int, bool]] = deque(maxlen=most)  # a record for each would cost a microsecond
         self._observations: deque[Observation] = deque(maxlen=most)
         self._limits: WorkerLimits | None = None
 
-    def cost(self, event: CostEvent) -> None:
-        self._costs.append(event)
+    def cost(self, seconds: float, samples: int, from_cache: bool) -> None:
+        """A `CostEvent`."""
+        self._costs.append((seconds, samples, from_cache))
 
     def observed(self, observation: Observation, limits: WorkerLimits) -> None:
         if limits != self._limits:  # another pool: what was seen before belongs to other limits
@@ -52,7 +53,9 @@ class Recorder:
     @property
     def recording(self) -> Recording:
         """As far as it goes back."""
-        return Recording(self._rule, tuple(self._costs), tuple(self._observations), self._limits)
+        return Recording(
+            self._rule, tuple(CostEvent(*one) for one in self._costs), tuple(self._observations), self._limits
+        )
 
 
 @dataclass(frozen=True, slots=True)

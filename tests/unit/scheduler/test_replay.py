@@ -13,7 +13,7 @@ from minato._scheduler.climbing import ClimbingPolicy
 from minato._scheduler.history import ThinnedHistory
 from minato._scheduler.policy import Decision, Observation, PaperPolicy, WorkerLimits
 from minato._scheduler.profile import WINDOW
-from minato._scheduler.replay import CostEvent, Recorder, Recording, replay
+from minato._scheduler.replay import Recorder, Recording, replay
 from minato._scheduler.threshold import ThresholdRule
 
 LIMITS = WorkerLimits(least=1, most=32, cores=4)
@@ -40,7 +40,7 @@ def test_the_same_observations_lead_to_the_same_decisions() -> None:
 
 def test_a_recording_survives_json() -> None:
     recorder, decisions = made_up_run(5)
-    recorder.cost(CostEvent(0.5, 3))
+    recorder.cost(0.5, 3, False)
     again = Recording.from_json(recorder.recording.to_json())
     assert again == recorder.recording
     assert list(replay(again).decisions) == decisions
@@ -60,7 +60,7 @@ def test_a_planted_drift_is_followed_within_a_window() -> None:
     after = [3 * draw.choice([0.01] * 9 + [0.1]) for _ in range(2 * WINDOW)]
     recorder = Recorder(ThresholdRule(), most=4 * WINDOW)
     for seconds in (*before, *after):
-        recorder.cost(CostEvent(seconds))
+        recorder.cost(seconds, 1, False)
     replayed = replay(recorder.recording)
     old, new = replayed.thresholds[2 * WINDOW - 1], replayed.thresholds[3 * WINDOW]
     assert old is not None and new is not None
@@ -73,10 +73,10 @@ def test_a_planted_drift_is_followed_within_a_window() -> None:
 
 
 def test_cached_samples_are_replayed_into_their_own_profile() -> None:
-    events = [CostEvent(0.001 if number % 2 else 1.0, from_cache=number % 2 == 1) for number in range(400)]
     recorder = Recorder(ThresholdRule())
-    for event in events:
-        recorder.cost(event)
+    for number in range(400):
+        is_cached = number % 2 == 1
+        recorder.cost(0.001 if is_cached else 1.0, 1, is_cached)
     assert replay(recorder.recording).thresholds[-1] is None, "made samples all cost the same"
 
 
