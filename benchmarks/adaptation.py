@@ -122,7 +122,7 @@ def adaptive_cpu(repeats: int) -> Results:
 
 def epoch_ends(repeats: int) -> Results:
     """20 epochs of about half a second, and one that is as long: the share of the time that the ends cost."""
-    from benchmarks.scheduling import Uneven, by_quantiles
+    from benchmarks.scheduling import Uneven, by_quantiles, real_cost
 
     shares, milliseconds = [0, 0.25, 0.5, 0.75, 0.9, 1], [10, 340, 470, 630, 750, 2230]
     epochs, batches, batch, workers = 20, 75, 3, 12
@@ -132,7 +132,7 @@ def epoch_ends(repeats: int) -> Results:
         (epochs * batches * batch, 1, "one long epoch"),
     ):
         dataset = Uneven(by_quantiles(length, shares, [float(one) for one in milliseconds]))
-        step = batch * float(dataset.costs.mean()) / workers / 0.9
+        step = batch * float(dataset.costs.mean()) * real_cost(dataset, workers) / workers / 0.9
         for loader_name, make in (("minato", minato.DataLoader), ("torch", TorchLoader)):
             for _ in range(repeats):
                 loader = make(dataset, batch, shuffle=True, num_workers=workers, persistent_workers=True)
@@ -145,23 +145,23 @@ def epoch_ends(repeats: int) -> Results:
 
 def _busy_share(loader: Any, rounds: int, step: float, length: int) -> float:
     """Utilisation over all epochs, from one second after the first batch on: workers are up by then."""
-    steps = 0
-    first = started = 0.0
+    busy = first = started = 0.0
     for _ in range(rounds):
         seen = 0
         for _values, indices in loader:
             now = time.perf_counter()
             first = first or now
             if not started and now - first >= 1.0:
-                started = now
+                started, busy = now, 0.0
             seen += len(indices)
+            now = time.perf_counter()
             time.sleep(step)
-            steps += bool(started)
+            busy += time.perf_counter() - now
         if seen != length:
             raise WrongBatchError(f"{seen} of {length} samples came")
     ended = time.perf_counter()
     harness.close(loader)
-    return steps * step / (ended - started)
+    return busy / (ended - started)
 
 
 def overhead(repeats: int) -> Results:

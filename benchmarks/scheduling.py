@@ -5,8 +5,10 @@
     python benchmarks/scheduling.py --json out.json
 
 Samples sleep, as remote reads do, for a time that depends on their index alone; an accelerator is a consumer that
-sleeps `step` per batch. Load is the share of the workers' capacity that the consumer asks for. Utilisation is the sum
-of steps over the wall time, from one second after the first batch, when all workers are up, to the end of the epoch.
+sleeps `step` per batch. Load is the share of the workers' capacity that the consumer asks for. Sleeps take longer than
+asked for, the more so the more processes sleep: how much longer is measured first (`real_cost`), with processes that do
+nothing else, and counts as work. Utilisation is the time the consumer slept over the wall time, from one second after
+the first batch, when all workers are up, to the end of the epoch.
 Rows named "epoch 2" are the second epoch of the same loader, which knows by then which samples are slow. Cases named
 `-work` have no step: their figure is the bound, total cost / workers, over the wall time, start and end included, which
 no order of delivery can bring above 1. Cases of the worker count and of epoch ends: `adaptation.py`.
@@ -47,29 +49,40 @@ SEED = 7
 WARM_S = 1.0  # after the first batch: workers are still being started
 
 
-def oversleep() -> float:
-    """Seconds that a short sleep takes longer than asked for, on this machine: part of no cost distribution."""
-    taken = []
-    for _ in range(50):
-        began = time.perf_counter()
-        time.sleep(0.001)
-        taken.append(time.perf_counter() - began - 0.001)
-    return statistics.median(taken)
-
-
 class Uneven(Dataset[tuple[Tensor, int]]):
     """Sample k sleeps `costs[k]` seconds."""
 
     def __init__(self, costs: np.ndarray[Any, np.dtype[np.float64]]) -> None:
         self.costs = costs
-        self.oversleep = oversleep()
 
     def __len__(self) -> int:
         return len(self.costs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        time.sleep(max(0.0, float(self.costs[index]) - self.oversleep))
+        time.sleep(float(self.costs[index]))
         return torch.full((8,), float(index)), index
+
+
+def real_cost(dataset: Uneven, workers: int, seconds: float = 1.0) -> float:
+    """What samples really take when so many processes make them side by side and do nothing else, as a multiple of what
+    their costs say: the work that there is on this machine, whoever schedules it."""
+    queue: Any = torch.multiprocessing.SimpleQueue()
+
+    def make_some(worker: int) -> None:
+        mine = np.arange(worker, len(dataset), workers)
+        mine = mine[: int(np.searchsorted(np.cumsum(dataset.costs[mine]), seconds)) + 1]
+        began = time.perf_counter()
+        for index in mine.tolist():
+            dataset[index]
+        queue.put((time.perf_counter() - began) / float(dataset.costs[mine].sum()))
+
+    processes = [torch.multiprocessing.Process(target=make_some, args=(worker,)) for worker in range(workers)]
+    for process in processes:
+        process.start()
+    ratios = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return statistics.mean(ratios)
 
 
 Costs = Callable[[int], np.ndarray[Any, np.dtype[np.float64]]]
@@ -206,46 +219,50 @@ def all_cases() -> list[Case]:
     ]
 
 
-def run_arm(arm: Arm, case: Case, dataset: Uneven) -> float:
-    """Utilisation of one epoch (or, without a step, the bound over the wall time)."""
-    step = case.batch * float(dataset.costs.mean()) / case.workers / case.load if case.load else 0.0
+def run_arm(arm: Arm, case: Case, dataset: Uneven, bound: float) -> float:
+    """Utilisation of one epoch (or, without a step, the bound over the wall time). `bound`: seconds that the workers
+    need for an epoch at least."""
+    step = bound / case.batches / case.load if case.load else 0.0
     loader = arm.loader(dataset, case)
     for _ in range(arm.epochs):
-        reached = run_epoch(loader, dataset, step, case.workers)
+        reached = run_epoch(loader, len(dataset), step, bound)
     harness.close(loader)
     return reached
 
 
-def run_epoch(loader: Any, dataset: Uneven, step: float, workers: int) -> float:
+def run_epoch(loader: Any, length: int, step: float, bound: float) -> float:
     """The figure of one epoch, checked for exactly-once delivery."""
     seen: list[Tensor] = []
     began = time.perf_counter()
-    warm_at = warm_batches = 0.0
+    warm_at = busy = 0.0
     for values, indices in loader:
         now = time.perf_counter()
         if not seen:
             first = now
         if not warm_at and now - first >= WARM_S:
-            warm_at, warm_batches = now, len(seen)
+            warm_at, busy = now, 0.0
         if not bool((values[:, 0] == indices).all()):
             raise WrongBatchError("a row does not belong to its index")
         seen.append(indices.clone())
         if step:
-            time.sleep(step - dataset.oversleep)
+            now = time.perf_counter()
+            time.sleep(step)
+            busy += time.perf_counter() - now
     ended = time.perf_counter()
-    check_exactly_once(seen, len(dataset))
-    if not step:
-        return float(dataset.costs.sum()) / workers / (ended - began)
-    return (len(seen) - warm_batches) * step / (ended - warm_at)
+    check_exactly_once(seen, length)
+    return busy / (ended - warm_at) if step else bound / (ended - began)
 
 
 def run_case(case: Case, repeats: int) -> dict[str, list[float]]:
     """All arms in turn, each repeat beginning with another."""
     dataset = Uneven(case.costs(case.batches * case.batch))
     results: dict[str, list[float]] = {arm.name: [] for arm in case.arms}
+    ratio = real_cost(dataset, case.workers)
+    bound = float(dataset.costs.sum()) * ratio / case.workers
+    print(f"\n{case.name}: work takes {ratio:.3f} times as long as the costs say; bound {bound:.2f} s", flush=True)
     for repeat in range(repeats):
         for arm in case.arms[repeat % len(case.arms) :] + case.arms[: repeat % len(case.arms)]:
-            results[arm.name].append(run_arm(arm, case, dataset))
+            results[arm.name].append(run_arm(arm, case, dataset, bound))
     return results
 
 

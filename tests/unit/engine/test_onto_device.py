@@ -86,8 +86,12 @@ def test_re_ordered_delivery_loses_nothing(runtime: FakeRuntime) -> None:
 def test_batches_are_dealt_to_several_devices(runtime: FakeRuntime) -> None:
     with minato.DataLoader(Numbers(12), 2, num_workers=2, device=["cuda:0", "cuda:1"]) as loader:
         assert loader.stats().batches_on_device == ()
-        batches = list(loader)
-        assert loader.stats().batches_on_device == (0, 0)
+        batches, queues = [], []
+        for batch in loader:
+            batches.append(batch)
+            queues.append(loader.stats().batches_on_device)
+    assert all(len(lengths) == 2 and max(lengths) <= 2 for lengths in queues), "one queue for each device"
+    assert queues[-1] == (0, 0)
     assert [batch["x"].device.index for batch in batches] == [0, 1, 0, 1, 0, 1]
     assert [numbers(batch)[0] for batch in batches] == [0, 2, 4, 6, 8, 10]
 
