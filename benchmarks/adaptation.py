@@ -145,23 +145,25 @@ def epoch_ends(repeats: int) -> Results:
 
 def _busy_share(loader: Any, rounds: int, step: float, length: int) -> float:
     """Utilisation over all epochs, from one second after the first batch on: workers are up by then."""
-    busy = first = started = 0.0
+    waited = first = started = 0.0
     for _ in range(rounds):
         seen = 0
+        asked = time.perf_counter()
         for _values, indices in loader:
-            now = time.perf_counter()
-            first = first or now
-            if not started and now - first >= 1.0:
-                started, busy = now, 0.0
+            got = time.perf_counter()
+            waited += got - asked
+            first = first or got
+            if not started and got - first >= 1.0:
+                started, waited = got, 0.0
             seen += len(indices)
-            now = time.perf_counter()
             time.sleep(step)
-            busy += time.perf_counter() - now
+            asked = time.perf_counter()
+        waited += time.perf_counter() - asked
         if seen != length:
             raise WrongBatchError(f"{seen} of {length} samples came")
     ended = time.perf_counter()
     harness.close(loader)
-    return busy / (ended - started)
+    return 1 - waited / (ended - started)
 
 
 def overhead(repeats: int) -> Results:

@@ -7,8 +7,8 @@
 Samples sleep, as remote reads do, for a time that depends on their index alone; an accelerator is a consumer that
 sleeps `step` per batch. Load is the share of the workers' capacity that the consumer asks for. Sleeps take longer than
 asked for, the more so the more processes sleep: how much longer is measured first (`real_cost`), with processes that do
-nothing else, and counts as work. Utilisation is the time the consumer slept over the wall time, from one second after
-the first batch, when all workers are up, to the end of the epoch.
+nothing else, and counts as work. Utilisation is the share of the wall time that the consumer spent outside `next()`,
+from one second after the first batch, when all workers are up, to the end of the epoch.
 Rows named "epoch 2" are the second epoch of the same loader, which knows by then which samples are slow. Cases named
 `-work` have no step: their figure is the bound, total cost / workers, over the wall time, start and end included, which
 no order of delivery can bring above 1. Cases of the worker count and of epoch ends: `adaptation.py`.
@@ -234,23 +234,26 @@ def run_epoch(loader: Any, length: int, step: float, bound: float) -> float:
     """The figure of one epoch, checked for exactly-once delivery."""
     seen: list[Tensor] = []
     began = time.perf_counter()
-    warm_at = busy = 0.0
-    for values, indices in loader:
-        now = time.perf_counter()
-        if not seen:
-            first = now
-        if not warm_at and now - first >= WARM_S:
-            warm_at, busy = now, 0.0
+    warm_at = first = waited = 0.0
+    iterator = iter(loader)
+    while True:
+        asked = time.perf_counter()
+        batch = next(iterator, None)
+        got = time.perf_counter()
+        waited += got - asked
+        if batch is None:
+            break
+        first = first or got
+        if not warm_at and got - first >= WARM_S:
+            warm_at, waited = got, 0.0
+        values, indices = batch
         if not bool((values[:, 0] == indices).all()):
             raise WrongBatchError("a row does not belong to its index")
         seen.append(indices.clone())
         if step:
-            now = time.perf_counter()
             time.sleep(step)
-            busy += time.perf_counter() - now
-    ended = time.perf_counter()
     check_exactly_once(seen, length)
-    return busy / (ended - warm_at) if step else bound / (ended - began)
+    return 1 - waited / (got - warm_at) if step else bound / (got - began)
 
 
 def run_case(case: Case, repeats: int) -> dict[str, list[float]]:

@@ -193,8 +193,8 @@ class Engine:
                 posted += self._post_from(self._ahead)
         if self._current.exhausted:
             self._reuse_warm_slot()
-        if posted:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+        if posted:  # tickets: whoever is woken beyond their number finds nothing
+            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.workers)))
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
@@ -208,6 +208,7 @@ class Engine:
             self._slots.put_back(self._board.exchange_free_slot(warm, self._slots.is_warm))
 
     def _post_from(self, feed: Feed) -> int:
+        """Tickets that were posted."""
         posted = 0
         while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
             slot = self._slots.take()
@@ -219,7 +220,7 @@ class Engine:
             if not done:
                 self._slots.put_back(slot)
                 break
-            posted += done
+            posted += self._board.tickets_posted_last
         return posted
 
     @property

@@ -70,7 +70,8 @@ class PostingBoard(Board):
         return number
 
     def wake_sleepers(self, most: int) -> list[int]:
-        """Workers to be woken, at most `most`; they count as awake from now on."""
+        """Workers to be woken, at most `most` besides those that are to end: they may take nothing. They count as awake
+        from now on."""
         woken: list[int] = []
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
@@ -78,10 +79,11 @@ class PostingBoard(Board):
             return woken
         with self._lock:
             for worker in range(self.control.workers):
-                at = self.control.worker(worker) + Worker.PHASE
-                if len(woken) < most and self._words[at] == Phase.ASLEEP:
-                    self._words[at] = Phase.IDLE
+                at = self.control.worker(worker)
+                if most > 0 and self._words[at + Worker.PHASE] == Phase.ASLEEP:
+                    self._words[at + Worker.PHASE] = Phase.IDLE
                     woken.append(worker)
+                    most -= not self._words[at + Worker.RETIRE]
         return woken
 
     def state(self, batch: int) -> int:
@@ -116,6 +118,11 @@ class PostingBoard(Board):
                 free.remove(cold)
                 words[base : base + count] = array("q", [*free, warm])  # on top: used next
         return cold
+
+    @property
+    def tickets_posted_last(self) -> int:
+        """Tickets of the newest batch; an empty batch counts as one: it has to be collated."""
+        return max(1, self.field(self.next_number - 1, Batch.TICKETS))
 
     @property
     def next_number(self) -> int:
