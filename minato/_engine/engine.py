@@ -193,7 +193,7 @@ class Engine:
                 posted += self._post_from(self._ahead)
         if self._current.exhausted:
             self._reuse_warm_slot()
-        if posted:  # tickets: whoever is woken beyond their number finds nothing
+        if posted:
             self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.workers)))
 
     def _may_look_ahead(self) -> bool:
@@ -208,7 +208,7 @@ class Engine:
             self._slots.put_back(self._board.exchange_free_slot(warm, self._slots.is_warm))
 
     def _post_from(self, feed: Feed) -> int:
-        """Tickets that were posted."""
+        """How many workers may find something to do in what was posted."""
         posted = 0
         while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
             slot = self._slots.take()
@@ -220,7 +220,7 @@ class Engine:
             if not done:
                 self._slots.put_back(slot)
                 break
-            posted += self._board.tickets_posted_last
+            posted += self._board.takers_of_newest
         return posted
 
     @property

@@ -120,9 +120,13 @@ class PostingBoard(Board):
         return cold
 
     @property
-    def tickets_posted_last(self) -> int:
-        """Tickets of the newest batch; an empty batch counts as one: it has to be collated."""
-        return max(1, self.field(self.next_number - 1, Batch.TICKETS))
+    def takers_of_newest(self) -> int:
+        """Most workers that may find something to do in the newest batch: one for each ticket, one to collate an empty
+        batch. A stream's batch is for one worker, who may be any of them."""
+        number = self.next_number - 1
+        if self.field(number, Batch.WORKER) >= 0:
+            return self.control.workers
+        return max(1, self.field(number, Batch.TICKETS))
 
     @property
     def next_number(self) -> int:
