@@ -8,7 +8,8 @@ and which argument to change.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -29,6 +30,8 @@ OPTIONS = (
     "slow_fallback",
     "warmup_samples",
     "max_deferral",
+    "profile",
+    "slow_hint",
     "adaptive",
     "queue_size",
     "min_workers",
@@ -92,6 +95,8 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_threshold("slow_fallback", options["slow_fallback"], optional=True)
     _check_count("warmup_samples", options["warmup_samples"], least=1, optional=True)
     _check_count("max_deferral", options["max_deferral"], least=1, optional=True)
+    _check_profile(options["profile"])
+    _check_slow_hint(options["slow_hint"])
     _check_count("queue_size", options["queue_size"], least=1)
     _check_count("memory_budget", options["memory_budget"], least=1, optional=True)
     _check_count("device_prefetch", options["device_prefetch"], least=1)
@@ -120,6 +125,32 @@ def _check_threshold(name: str, value: Any, optional: bool) -> None:
         raise TypeError(f"{name} must be a percentile such as 'p75', seconds, or None, got {value!r}")
     elif not value > 0:
         raise ValueError(f"{name} in seconds must be positive, got {value!r}")
+
+
+def _check_profile(path: Any) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"profile must be the path of a file, or None, got {path!r}")
+
+
+def _check_slow_hint(hint: Any) -> None:
+    sequence = hasattr(hint, "__len__") and hasattr(hint, "__getitem__") and not isinstance(hint, (str, bytes, Mapping))
+    if hint is not None and not callable(hint) and not sequence:
+        raise TypeError(
+            f"slow_hint must be a function of an index that says whether its sample is slow, a sequence with one bool "
+            f"or cost for each sample, or None, got {hint!r}"
+        )
+
+
+def known_costs(loader: Any) -> tuple[str | None, Any, int | None]:
+    """What may be known of single samples before they are made: the path of a profile, the user's hint, and the length
+    of the dataset that they go with. Refuses a hint of another length."""
+    hint, path = loader.slow_hint, None if loader.profile is None else os.fspath(loader.profile)
+    is_table = hint is not None and not callable(hint)
+    sized = (is_table or path is not None) and hasattr(loader.dataset, "__len__")
+    length = len(loader.dataset) if sized else None
+    if is_table and length != len(hint):
+        raise ValueError(f"slow_hint must have one value for each of the {length} samples, got {len(hint)} values")
+    return path, hint, length
 
 
 def _check_count(name: str, value: Any, least: int, optional: bool = False) -> None:

@@ -18,6 +18,7 @@ from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 from .._records import StreamStart
 from .courses import Course, begin_course
+from .foresight import Foresight
 from .progress import Handover, MapProgress, StreamPlace, StreamProgress
 from .remainder import Portion, Reserve
 
@@ -27,8 +28,9 @@ _END: Any = object()
 class Feed(ABC):
     """One epoch's work, posted batch by batch."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, foresight: Foresight | None = None) -> None:
         self.epoch = epoch
+        self._foresight = foresight
         self.ledger = Ledger()
         self.handover = Handover()
         """Of batches: number and tickets; of streams: worker, and its place before."""
@@ -81,6 +83,7 @@ class Feed(ABC):
             first=not self._started,
             worker=worker,
             shift=shift,
+            early=None if self._foresight is None else self._foresight.early(keys),
         )
         self._started = True
         self.out.append(number)
@@ -90,8 +93,10 @@ class Feed(ABC):
 class TicketFeed(Feed):
     """The sampler's batches of a map-style dataset."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, course: Course) -> None:
-        super().__init__(epoch, seed, plan)
+    def __init__(
+        self, epoch: int, seed: int, plan: WorkerPlan, course: Course, foresight: Foresight | None = None
+    ) -> None:
+        super().__init__(epoch, seed, plan, foresight)
         self._course = course
         self._sampler = course.batches
         self._by_sample = plan.short_batch_last
@@ -288,9 +293,10 @@ Epoch = Iterable[Any] | Course | StreamProgress
 """A sampler, or what is left of an interrupted epoch."""
 
 
-def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch) -> Feed:
+def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch, foresight: Foresight | None = None) -> Feed:
     """The feed of one epoch. Its first batch is drawn from the sampler when it is posted."""
     if plan.source is Source.ITERABLE:
         return StreamFeed(epoch, seed, plan, sampler if isinstance(sampler, StreamProgress) else None)
     assert not isinstance(sampler, StreamProgress)
-    return TicketFeed(epoch, seed, plan, sampler if isinstance(sampler, Course) else begin_course(sampler))
+    course = sampler if isinstance(sampler, Course) else begin_course(sampler)
+    return TicketFeed(epoch, seed, plan, course, foresight)

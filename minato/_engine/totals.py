@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import SampleError
+from .._records import QueueMoment
 
 MOST_NAMED = 100  # keys of samples left out that are remembered, the newest
 
@@ -28,6 +29,7 @@ class Totals:
     samples_fast: int = 0
     samples_slow: int = 0
     decisions: tuple[str, ...] = ()
+    history: tuple[QueueMoment, ...] = ()
     samples_retried: int = 0
     samples_skipped: int = 0
     skipped: tuple[Any, ...] = ()

@@ -23,10 +23,12 @@ from .control import (
     State,
     Worker,
 )
+from .early import note_cost, places_of, stepped_over, take
 from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
+MANY_WORKERS = 8
 
 
 class TakingBoard(Board):
@@ -50,7 +52,7 @@ class TakingBoard(Board):
         `with_rows`, rows are claimed for several tickets at once, where that is possible: who takes several finds them
         cheap, and will not keep the rows' batch waiting."""
         with self._lock:
-            taken = self._pull_orphan() or self._pull_open(want, whole_from, with_rows)
+            taken = self._pull_orphan() or self._pull_early() or self._pull_open(want, whole_from, with_rows)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
@@ -193,13 +195,18 @@ class TakingBoard(Board):
             self._announce()
         return wanted
 
-    def note_time(self, samples: int, seconds: float) -> None:
-        """Leave word of what a run took, for the profile. Takes no lock: this worker alone writes there."""
+    def note_time(self, samples: int, seconds: float, from_cache: bool = False) -> None:
+        """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. Takes no
+        lock: this worker alone writes there."""
         words, me = self._words, self._me
         at = self.control.times(self._worker, words[me + Worker.TIMES])
-        words[at] = samples
+        words[at] = -samples if from_cache else samples
         words[at + 1] = int(seconds * 1e9)
         words[me + Worker.TIMES] += 1
+
+    def note_cost(self, key: int, seconds: float) -> None:
+        """Leave word of what a single sample took that is, or was thought to be, slow. Takes no lock."""
+        note_cost(self.control, self._worker, key, seconds)
 
     def mark_slow(self, slow: bool) -> None:
         """Say that this worker is at a sample that is past the threshold, or no longer."""
@@ -257,17 +264,26 @@ class TakingBoard(Board):
             return None
         at = self.control.batch(number)
         tickets, first = words[at + Batch.TICKETS], words[at + Batch.PULLED]
-        if whole_from and first == 0 and want > 1 and want * whole_from >= tickets:
+        early = places_of(self.control, number)
+        if whole_from and first == 0 and not early and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            count = min(want, tickets - first, max(1, tickets // max(1, words[Header.ACTIVE])))
+            count = min(want, tickets - first, _share(tickets, words[Header.ACTIVE]))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
-        count = min(count, rows or count)
-        words[at + Batch.PULLED] = first + count
-        if first + count == tickets:
+        count = min(count, rows or count, *(place - first for place in early if place > first))
+        words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
+        if words[at + Batch.PULLED] == tickets:
             words[Header.PULL] = number + 1
         run = self._take(number, first, count)
         return replace(run, place=self._hold(self._claim_open(run.epoch, count))) if rows else run
+
+    def _pull_early(self) -> Run | None:
+        ticket = take(self.control, self._words)
+        if ticket is None:
+            return None
+        run = self._take(*ticket, 1)
+        self._skip_taken()  # a batch may have early tickets only: the cursor must not stay there
+        return replace(run, is_early=True)
 
     def _pull_orphan(self) -> Run | CollateTask | None:
         words = self._words
@@ -349,6 +365,12 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _share(tickets: int, workers: int) -> int:
+    """Most tickets of a batch that one worker takes at once. Among few workers, an equal share; among many, up to twice
+    that: a run is ten milliseconds at most, and costs as much to take and hand in whatever its length."""
+    return max(1, tickets // max(1, workers if workers < MANY_WORKERS else workers // 2))
 
 
 def _unpacked(run: Run) -> Run:

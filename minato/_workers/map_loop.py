@@ -12,6 +12,7 @@ from .._fetchers.sequential import fetch_each, fetch_together, has_getitems
 from .._plan import Collate, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
+from .costs import CostNotes
 from .randomness import Fetch, Randomness, Reseed, sample_seed
 from .writer import BatchWriter
 
@@ -41,6 +42,7 @@ class MapLoop:
         self._mends = plan.mends
         self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
         self._randomness = Randomness()
+        self._costs = CostNotes(context.board)
 
     def run(self) -> None:
         """Work until the pool stops."""
@@ -69,7 +71,7 @@ class MapLoop:
     def _fetch_into(self, place: Place, run: Run) -> None:
         """Fetch the run's samples and write them into their rows, a part of the run at a time."""
         dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
-        current = self._board.current
+        current = self._costs.watch(run)
         step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
@@ -84,7 +86,7 @@ class MapLoop:
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        dataset, keys, current = self._context.dataset, run.keys, self._board.current
+        dataset, keys, current = self._context.dataset, run.keys, self._costs.watch(run)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:
@@ -102,6 +104,7 @@ class MapLoop:
         seconds = time.perf_counter() - started
         self._sizer.observe(len(run.keys), seconds)
         self._board.note_time(len(run.keys), seconds)
+        self._costs.note(run, seconds)
         return samples
 
     def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:

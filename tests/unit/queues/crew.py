@@ -22,7 +22,7 @@ from minato._queues.posting import PostingBoard
 from minato._queues.recovery import OpenEpoch, recover
 from minato._queues.rows import Column, Kind
 from minato._queues.taking import TakingBoard
-from minato._records import CollateTask, Place, Run
+from minato._records import CollateTask, EarlyStart, Place, Run
 
 from .fuses import FusedBoard, Killed
 
@@ -208,7 +208,7 @@ class Crew:
         room = not oldest or self.board.next_number - min(oldest) < self.control.batches
         return room and len(self.out) < self.window
 
-    def post(self, rows: int | None = None) -> None:
+    def post(self, rows: int | None = None, early: EarlyStart | None = None) -> None:
         rows = self.rows if rows is None else rows
         slot = self.slots.take()
         first = self.ledger.issued
@@ -221,6 +221,7 @@ class Crew:
             slot=slot,
             flags=Flag.COLLATE if self.collates else 0,
             first=not self._opened,
+            early=early,
         )
         self._opened = True
         self.out.append(number)
