@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .._queues.posting import PostingBoard
 from .._scheduler.profile import Profile
 from .._scheduler.threshold import ThresholdRule
 from .totals import Totals
 
-__all__ = ["Profile", "SampleTimes", "make_profile"]
+__all__ = ["Profile", "SampleTimes", "make_profile", "queue_lengths"]
 
 PERIOD_S = 0.02  # seconds between looks; a worker keeps the times of its last 64 runs, of about 10 ms each
 
@@ -18,6 +18,20 @@ PERIOD_S = 0.02  # seconds between looks; a worker keeps the times of its last 6
 def make_profile(slow_timeout: str | float | None, slow_fallback: str | float | None, warmup_samples: int) -> Profile:
     """An empty profile with the user's rule for what is slow."""
     return Profile(ThresholdRule(slow_timeout, slow_fallback, warmup_samples))
+
+
+def queue_lengths(board: PostingBoard, batches: Sequence[int]) -> dict[str, int]:
+    """Fields of `LoaderStats` about samples that are on their way in `batches`, those posted and not delivered."""
+    fast, slow = board.count_waiting(batches)
+    ready = board.count_ready(batches)
+    return {
+        "queue_fast": fast,
+        "queue_slow": slow,
+        "queue_temp": board.control.count_parked(),
+        "queue_batch": ready,
+        "batches_ready": ready,
+        "workers_slow": board.count_slow_workers(),
+    }
 
 
 class SampleTimes:
@@ -31,6 +45,7 @@ class SampleTimes:
         self._totals = totals
         self._clock = clock
         self._read = [0] * board.control.workers
+        self._parks = [0] * board.control.workers
         self._next = 0.0
 
     def look(self) -> None:
@@ -43,7 +58,13 @@ class SampleTimes:
             runs, self._read[worker] = self._board.read_times(worker, since)
             for samples, nanoseconds in runs:
                 self._count(samples, nanoseconds * 1e-9)
+            self._count_parks(worker)
         self._board.set_threshold(self._profile.made.threshold)
+
+    def _count_parks(self, worker: int) -> None:
+        before, now = self._parks[worker], self._board.count_parks(worker)
+        self._parks[worker] = now
+        self._totals.samples_parked += now - before if now >= before else now  # a new worker counts anew
 
     def _count(self, samples: int, seconds: float) -> None:
         slow = self._profile.made.observe(seconds / max(1, samples))

@@ -54,6 +54,8 @@ class Header:
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
+    POSTED_BEFORE = 24
+    """Epochs before this one have no more tickets to post."""
 
 
 class Batch:
@@ -142,6 +144,8 @@ class Worker:
     """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12
     """1: the worker is to end as soon as it has nothing in hand."""
+    PARKS = 15
+    """Times the worker has put a sample aside."""
     CURRENT = 9
     """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
 
@@ -268,6 +272,11 @@ class ControlBlock:
     def parked(self, worker: int, entry: int) -> int:
         """Index of the first word of an entry of a worker's temp queue."""
         return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
+
+    def count_parked(self) -> int:
+        """Entries in all temp queues."""
+        batches = self.words[self._parked_base + Parked.BATCH : self._times_base : _PARKED_WORDS].tolist()
+        return len(batches) - batches.count(0)
 
     def times(self, worker: int, count: int) -> int:
         """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took."""
