@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .._queues.posting import PostingBoard
 from .._scheduler.profile import Profile
@@ -20,7 +21,7 @@ def make_profile(slow_timeout: str | float | None, slow_fallback: str | float | 
     return Profile(ThresholdRule(slow_timeout, slow_fallback, warmup_samples))
 
 
-def queue_lengths(board: PostingBoard, batches: Sequence[int]) -> dict[str, int]:
+def queue_lengths(board: PostingBoard, batches: Sequence[int]) -> dict[str, Any]:
     """Fields of `LoaderStats` about samples that are on their way in `batches`, those posted and not delivered."""
     fast, slow = board.count_waiting(batches)
     ready = board.count_ready(batches)
@@ -47,6 +48,7 @@ class SampleTimes:
         self._read = [0] * board.control.workers
         self._parks = [0] * board.control.workers
         self._next = 0.0
+        board.set_threshold(profile.made.threshold)  # it may be known from the start
 
     def look(self) -> None:
         """Read what is new, unless that was done just now, and tell the workers the threshold."""
