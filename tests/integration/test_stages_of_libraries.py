@@ -119,19 +119,25 @@ CONTAINERS = {
 }
 
 
+def made_in_stages(dataset, index):
+    """A sample, and the stages it was made in."""
+    begin = find_stages(dataset)
+    assert begin is not None, "opaque"
+    sample, found = begin(index), []
+    while not sample.done:
+        found.append(sample.stage)
+        sample.advance()
+    return sample.result, found
+
+
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("case", FOUND)
 def test_stages_are_found_and_give_the_sample(case, container):
     make, names = FOUND[case]
     dataset = CONTAINERS[container](make())
-    begin = find_stages(dataset)
-    assert begin is not None, "opaque"
-    sample, found = begin(7), []
-    while not sample.done:
-        found.append(sample.stage)
-        sample.advance()
+    sample, found = made_in_stages(dataset, 7)
     assert found == names
-    assert torch.equal(torch.as_tensor(sample.result), torch.as_tensor(dataset[7]))
+    assert torch.equal(torch.as_tensor(sample), torch.as_tensor(dataset[7]))
 
 
 @pytest.mark.parametrize("case", FOUND)
@@ -150,13 +156,7 @@ def test_a_compose_that_keeps_a_sample_s_boxes_on_itself_is_one_stage():
     names = ["cat", "dog", "fox", "hen", "owl"]
     boxes = albumentations.BboxParams(format="pascal_voc", label_fields=["labels"])
     dataset = Images(albumentations_compose(bbox_params=boxes), keywords=True, boxes=names)
-    begin = find_stages(dataset)
-    assert begin is not None
-    sample, found = begin(1), []
-    while not sample.done:
-        found.append(sample.stage)
-        sample.advance()
-    assert found == ["load", "Compose"]
+    assert made_in_stages(dataset, 1)[1] == ["load", "Compose"]
     loader = DataLoader(dataset, 4, num_workers=1, in_order=False, slow_timeout=ANY_S)
     labels = [label for _, batch in loader for label in batch]
     assert sorted(labels) == sorted(names[index % len(names)] for index in range(LENGTH))
@@ -170,21 +170,9 @@ def test_lists_of_images_which_albumentations_keeps_in_mind_are_one_stage():
             frames = [np.full((4, 4, 3), index, np.uint8)] * 2
             return self.transform(images=frames)["images"]
 
-    begin = find_stages(Clips(compose))
-    assert begin is not None
-    sample, found = begin(1), []
-    while not sample.done:
-        found.append(sample.stage)
-        sample.advance()
-    assert found == ["load", "Compose"]
+    assert made_in_stages(Clips(compose), 1)[1] == ["load", "Compose"]
 
 
 def test_a_lazy_compose_which_joins_transforms_is_one_stage():
     lazy = monai.transforms.Compose([monai.transforms.Lambda(plus), as_tensor], lazy=True)
-    begin = find_stages(Images(lazy))
-    assert begin is not None
-    sample, found = begin(1), []
-    while not sample.done:
-        found.append(sample.stage)
-        sample.advance()
-    assert found == ["load", "Compose"]
+    assert made_in_stages(Images(lazy), 1)[1] == ["load", "Compose"]
