@@ -8,8 +8,8 @@ there are others of its epoch to be made. It does not wait any more
     when its epoch has no more tickets to post    the long ones are begun first, so that all workers end together
     when there is nothing else to do
 
-In order, whatever is wanted first is made first: a sample is put aside only for one that belongs to an earlier batch,
-and gone on with as soon as there is none.
+In order, whatever is wanted first is made first: a sample is put aside only for one that belongs to an earlier batch
+(it was begun before its turn, or the other is to be made once more), and gone on with as soon as there is room or none.
 """
 
 from __future__ import annotations
@@ -53,28 +53,18 @@ class Outlook:
 
 def may_park(rule: ParkingRule, batch: int, epoch: int, outlook: Outlook) -> bool:
     """Whether the slow sample in this worker's hand, of that batch and epoch, may be put aside."""
-    if _is_last(epoch, outlook):
-        return False
-    if rule.in_order:
-        return outlook.open_batch is not None and outlook.open_batch < batch
-    if _is_due(rule, batch, epoch, outlook):
-        return False
-    return outlook.slow_holders > outlook.workers - LEAST_FAST
+    return not _is_due(rule, batch, epoch, outlook) and outlook.slow_holders > outlook.workers - LEAST_FAST
 
 
 def should_resume(rule: ParkingRule, batch: int, epoch: int, outlook: Outlook) -> bool:
     """Whether a sample that was put aside is to be gone on with, by a worker that has nothing in hand."""
-    if _is_last(epoch, outlook):
-        return True
-    if rule.in_order:
-        return outlook.open_batch is not None and outlook.open_batch >= batch
     return _is_due(rule, batch, epoch, outlook) or outlook.slow_holders < outlook.workers - LEAST_FAST
 
 
-def _is_last(epoch: int, outlook: Outlook) -> bool:
-    """Whether no ticket of the sample's epoch is left to be taken, nor one of an earlier epoch."""
-    return outlook.open_batch is None or outlook.open_epoch > epoch
-
-
 def _is_due(rule: ParkingRule, batch: int, epoch: int, outlook: Outlook) -> bool:
+    """Whether a sample comes before all that could be taken in its place."""
+    if outlook.open_batch is None or outlook.open_epoch > epoch:
+        return True
+    if rule.in_order:
+        return outlook.open_batch >= batch
     return epoch < outlook.posted_before or outlook.newest - batch >= rule.patience
