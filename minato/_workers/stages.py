@@ -130,7 +130,7 @@ def find_stages(dataset: Any) -> Begin | None:
 
 
 def _steps_of_dataset(dataset: Any) -> Callable[[Any], Steps] | None:
-    kind = type(dataset)
+    kind: Any = type(dataset)
     if kind is Subset:
         return _steps_of_subset(dataset)
     if kind is ConcatDataset:
@@ -216,15 +216,16 @@ def _steps_of(call: Call) -> Steps | None:
     """The stages of a call, if it is one of something Compose-like, or of a dataset's method that calls its
     transform."""
     transform, args, keywords = call
+    kind: Any = type(transform)
     if isinstance(transform, MethodType):
-        owner, function = transform.__self__, transform.__func__
-        steps = _split_method(type(owner), function) if _mentions_transform(function) else None
-        return None if steps is None else steps(owner, *args, **keywords)
+        function, kind = transform.__func__, type(transform.__self__)
+        steps = _split_method(kind, function) if _mentions_transform(function) else None
+        return None if steps is None else steps(transform.__self__, *args, **keywords)
     if not isinstance(getattr(transform, "transforms", None), (list, tuple, torch.nn.ModuleList)):
         return None
     if _takes_one_at_a_time(transform) and len(args) == 1 and not keywords:
         return _one_at_a_time(transform, args[0])
-    steps = _split_compose(type(transform), _function_of(transform), _keeps_nothing(transform, keywords))
+    steps = _split_compose(kind, _function_of(transform), _keeps_nothing(transform, keywords))
     return None if steps is None else steps(transform, *args, **keywords)
 
 
