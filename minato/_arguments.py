@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import (
     IterableDataset,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
     default_collate,
@@ -279,8 +280,16 @@ def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching
     if in_order or (in_order is None and (iterable or relied_upon)):
         return Order.IN_ORDER
     # Streams and `__getitems__` make whole batches, and a batch sampler's batches belong together.
-    whole = iterable or not own_batching or bool(getattr(dataset, "__getitems__", None))
+    whole = iterable or not own_batching or reads_together(dataset)
     return Order.BATCHES_OVERTAKE if whole else Order.SAMPLES_OVERTAKE
+
+
+def reads_together(dataset: Any) -> bool:
+    """Whether the dataset gains something by being asked for several samples at once: it has `__getitems__`. torch's
+    own Subset has it for the sake of the dataset below."""
+    while type(dataset) is Subset and "__getitems__" not in vars(dataset):
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 def _is_random(sampler: Any) -> bool:
@@ -326,10 +335,12 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_window = per_worker * max(1, most_workers)
+    max_deferral = loader.max_deferral or 4 * most_window
+    collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
-        collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
+        collate=collate,
         collate_fn=loader.collate_fn,
         num_workers=workers,
         worker_init_fn=loader.worker_init_fn,
@@ -339,13 +350,17 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         mends=loader.on_error != "raise" or loader.sample_retries > 0,
         skips=loader.on_error != "raise",
         tells_stack=loader.timeout > 0,
+        together=not iterable and collate is not Collate.NONE and reads_together(loader.dataset),
+        parks=not iterable and loader.slow_timeout is not None,
+        max_deferral=max_deferral,
+        queue_size=loader.queue_size,
     )
     return LoaderPlan(
         worker=worker,
         window=window,
         most_window=most_window,
         first_window=_first_window(worker),
-        max_deferral=loader.max_deferral or 4 * most_window,
+        max_deferral=max_deferral,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers and workers == loader.num_workers,

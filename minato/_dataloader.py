@@ -65,7 +65,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             one bool, or one cost in any unit, for each sample. They are begun before their turn, as are samples that
             were slow in an earlier epoch of this loader.
         adaptive: whether the number of workers changes while running.
-        queue_size: most samples finished or parked and not yet in a batch.
+        queue_size: most slow samples that may be put aside between two stages. Finished samples need no bound of
+            their own: each goes into a row of a batch at once.
         min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
         num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
@@ -83,8 +84,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused. Limits of that work (`queue_size`, `num_fetch_workers`,
-    `batch_pool`) are checked and kept, and have no effect until it is.
+    Values that ask for work that is not there yet are refused. Limits of that work (`num_fetch_workers`, `batch_pool`)
+    are checked and kept, and have no effect until it is.
     """
 
     _pending: dict[str, Any] | None = None

@@ -143,7 +143,11 @@ class LoaderStats:
         "slots_lent",
         "window",
         "memory_budget",
-        "samples_parked",
+        "queue_fast",
+        "queue_slow",
+        "queue_temp",
+        "queue_batch",
+        "workers_slow",
     )
     """Fields that tell the state of running iterators; the others count."""
 
@@ -182,7 +186,19 @@ class LoaderStats:
     samples_slow: int = 0
     """Samples that took longer than the threshold of their time."""
     samples_parked: int = 0
-    """Slow samples put aside between two stages, now."""
+    """Times a slow sample was put aside between two stages."""
+    largest_deferral: int = 0
+    """Batches: the furthest that a sample has fallen behind the batch it would have been in in order."""
+    queue_fast: int = 0
+    """Samples made within the threshold, in batches that are not complete, now."""
+    queue_slow: int = 0
+    """The same of samples that took longer."""
+    queue_temp: int = 0
+    """Slow samples put aside, unfinished, now."""
+    queue_batch: int = 0
+    """Complete batches that wait for the consumer, now: the same as `batches_ready`."""
+    workers_slow: int = 0
+    """Workers that are at a sample past the threshold, now."""
     slow_threshold: float | None = None
     """Seconds from which on a sample counts as slow; None: there are no slow samples, or not enough is known yet."""
     slow_share: float = 0.0

@@ -30,7 +30,7 @@ from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
-from .observing import KeptProfile, SampleTimes
+from .observing import KeptProfile, SampleTimes, queue_lengths
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -221,6 +221,8 @@ class Engine:
                 self._slots.put_back(slot)
                 break
             posted += self._board.takers_of_newest
+        if feed.exhausted:
+            self._board.note_all_posted(feed.epoch)
         return posted
 
     @property
@@ -366,6 +368,7 @@ class Engine:
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
             tickets = self._delivery.owners(batch)
+            self._totals.note_deferral(feed.deferral(tickets))
             feed.handover.add((batch, tickets))
             feed.ledger.deliver(tickets)
         else:
@@ -390,12 +393,11 @@ class Engine:
         return LoaderStats(
             workers=len(self._pool.alive),
             batches_in_flight=self._in_flight,
-            batches_ready=self._board.count_ready(self._current.out),
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
-            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
+            **queue_lengths(self._board, self._current.out),
         )
 
     @property

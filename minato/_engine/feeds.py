@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
@@ -39,6 +40,8 @@ class Feed(ABC):
         """Batches posted and not delivered, oldest first."""
         self._seed = seed
         self._started = False
+        self._first_number = -1
+        self._posted = 0
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._flags = 0 if plan.collate is Collate.ROWS else Flag.COLLATE
 
@@ -63,6 +66,14 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
+    def deferral(self, positions: npt.NDArray[np.int64]) -> int:
+        """How many batches samples at these positions, which are about to be delivered as the next batch, have fallen
+        behind: those delivered since their own turn, at most."""
+        if not len(positions):
+            return 0
+        home, _ = self.ledger.home_of(int(positions.min()))
+        return max(0, self._posted - len(self.out) - 1 - (home - self._first_number))
+
     def is_settled(self, board: PostingBoard) -> bool:
         """Whether all that is posted is complete, without errors that have to be seen to."""
         return all(board.is_sound(batch) for batch in self.out)
@@ -85,7 +96,10 @@ class Feed(ABC):
             shift=shift,
             early=None if self._foresight is None else self._foresight.early(keys),
         )
+        if not self._started:
+            self._first_number = number
         self._started = True
+        self._posted += 1
         self.out.append(number)
         return number
 
@@ -100,8 +114,6 @@ class TicketFeed(Feed):
         self._course = course
         self._sampler = course.batches
         self._by_sample = plan.short_batch_last
-        self._first_number = -1
-        self._posted = 0
         self._single = plan.collate is Collate.NONE
         self._full = 0
         self._drained = False
@@ -131,9 +143,6 @@ class TicketFeed(Feed):
         else:
             keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
             number = self._post(board, slot, keys, len(keys))
-        if not self._posted:
-            self._first_number = number
-        self._posted += 1
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
         if len(keys) < self._full and self._short_last:

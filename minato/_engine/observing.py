@@ -18,7 +18,7 @@ from .._scheduler.threshold import ThresholdRule
 from .foresight import Foresight
 from .totals import Totals
 
-__all__ = ["KeptProfile", "SampleTimes", "make_profile"]
+__all__ = ["KeptProfile", "SampleTimes", "make_profile", "queue_lengths"]
 
 PERIOD_S = 0.02  # seconds between looks; a worker keeps the times of its last 64 runs, of about 10 ms each
 
@@ -68,6 +68,20 @@ class KeptProfile:
             )
 
 
+def queue_lengths(board: PostingBoard, batches: Sequence[int]) -> dict[str, Any]:
+    """Fields of `LoaderStats` about samples that are on their way in `batches`, those posted and not delivered."""
+    fast, slow = board.count_waiting(batches)
+    ready = board.count_ready(batches)
+    return {
+        "queue_fast": fast,
+        "queue_slow": slow,
+        "queue_temp": board.control.count_parked(),
+        "queue_batch": ready,
+        "batches_ready": ready,
+        "workers_slow": board.count_slow_workers(),
+    }
+
+
 class SampleTimes:
     """Reads the times of one engine's workers. A run of several samples counts as one of their mean: they are cheap."""
 
@@ -87,7 +101,9 @@ class SampleTimes:
         self._totals = totals
         self._clock = clock
         self._read = [0] * board.control.workers
+        self._parks = [0] * board.control.workers
         self._next = 0.0
+        board.set_threshold(kept.profile.made.threshold)  # it may be known from the start
 
     def look(self, out: Sequence[int]) -> None:
         """Read what is new, unless that was done just now, and tell the workers the threshold. `out`: batches posted
@@ -100,11 +116,17 @@ class SampleTimes:
             runs, self._read[worker] = self._board.read_times(worker, since)
             for samples, nanoseconds in runs:
                 self._count(samples, nanoseconds * 1e-9)
+            self._count_parks(worker)
         threshold = self._profile.made.threshold
         self._board.set_threshold(threshold)
         if self._foresight is not None:
             self._foresight.look()
         self._queues.look(self._board, out, self._totals, threshold)
+
+    def _count_parks(self, worker: int) -> None:
+        before, now = self._parks[worker], self._board.count_parks(worker)
+        self._parks[worker] = now
+        self._totals.samples_parked += now - before if now >= before else now  # a new worker counts anew
 
     def _count(self, samples: int, seconds: float) -> None:
         kind, samples = self._profile.of(from_cache=samples < 0), max(1, abs(samples))

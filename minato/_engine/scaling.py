@@ -98,6 +98,7 @@ class Scaler:
             cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._limits.cores,
             wait_share=min(1.0, max(0.0, waited - self._waited) / elapsed),
             throughput=(finished - self._finished) / elapsed,
+            slow_workers=self._board.count_slow_workers(),
         )
         self._waited, self._finished = waited, finished
         return observation

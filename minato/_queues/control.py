@@ -56,6 +56,8 @@ class Header:
     """Number of the first batch that may have early tickets nobody took; see `early`."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
+    POSTED_BEFORE = 24
+    """Epochs before this one have no more tickets to post."""
 
 
 class Batch:
@@ -144,6 +146,8 @@ class Worker:
     """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12
     """1: the worker is to end as soon as it has nothing in hand."""
+    PARKS = 15
+    """Times the worker has put a sample aside."""
     CURRENT = 9
     """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
 
@@ -184,7 +188,7 @@ BATCH_WORDS = 24
 _WORKER_WORDS = 16
 TIMES_PER_WORKER = 64  # newest runs whose time is kept until the main process has read them
 _TIME_WORDS = 2
-PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
+PARKED_PER_WORKER = 8  # unfinished samples that a worker may have put aside
 _PARKED_WORDS = 2
 _ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
 _ORPHAN_WORDS = 3
@@ -276,6 +280,11 @@ class ControlBlock:
     def parked(self, worker: int, entry: int) -> int:
         """Index of the first word of an entry of a worker's temp queue."""
         return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
+
+    def count_parked(self) -> int:
+        """Entries in all temp queues."""
+        batches = self.words[self._parked_base + Parked.BATCH : self._times_base : _PARKED_WORDS].tolist()
+        return len(batches) - batches.count(0)
 
     def times(self, worker: int, count: int) -> int:
         """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took.

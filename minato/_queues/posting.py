@@ -12,7 +12,7 @@ from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
 from .early import offer
 from .keys import Keys, bare, read_keys, unpickled, write_keys
-from .rows import table_bytes
+from .rows import Column, table_bytes
 
 
 class PostingBoard(Board):
@@ -190,6 +190,27 @@ class PostingBoard(Board):
         places = (self.control.times(worker, count) for count in range(first, now))
         return [(words[at], words[at + 1]) for at in places], now
 
+    def count_parks(self, worker: int) -> int:
+        """Times a worker has put a sample aside since it was started."""
+        return self._words[self.control.worker(worker) + Worker.PARKS]
+
+    def count_waiting(self, batches: Sequence[int]) -> tuple[int, int]:
+        """Finished samples in those of `batches` that are not complete: made within the threshold, and later. For
+        statistics: takes no lock."""
+        fast = late = 0
+        for at in map(self.control.batch, list(batches)):
+            slot = self._words[at + Batch.SLOT]
+            if slot >= 0 and self._words[at + Batch.STATE] == State.OPEN:
+                table = self.row_table(slot, self._words[at + Batch.ROWS])
+                done = table[:, Column.OWNER] > 0
+                slow = int((done & (table[:, Column.LATE] > 0)).sum())
+                fast, late = fast + int(done.sum()) - slow, late + slow
+        return fast, late
+
+    def note_all_posted(self, epoch: int) -> None:
+        """That epoch, and those before it, have no more tickets to post."""
+        self._words[Header.POSTED_BEFORE] = epoch + 1
+
     def set_threshold(self, seconds: float | None) -> None:
         """From when on a sample counts as slow."""
         self._words[Header.THRESHOLD_NS] = 0 if seconds is None else max(1, int(seconds * 1e9))
@@ -198,6 +219,7 @@ class PostingBoard(Board):
         """A worker is about to be started."""
         self._words[self.control.worker(worker) + Worker.RETIRE] = 0
         self._words[self.control.worker(worker) + Worker.TIMES] = 0
+        self._words[self.control.worker(worker) + Worker.PARKS] = 0
 
     def dismiss(self, worker: int) -> None:
         """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""

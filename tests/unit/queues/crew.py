@@ -55,7 +55,7 @@ class Hand:
         if self.collating is not None:
             return "collate"
         if self.run is None:
-            resumes = self.parked and (len(self.parked) > 1 or not self.board.has_open_tickets)
+            resumes = self.parked and (len(self.parked) > 1 or self.board.first_open[0] is None)
             return "unpark" if resumes else "pull"
         if self.place is None and self._would_park(self.run):
             return "park"
@@ -77,7 +77,7 @@ class Hand:
             case "pull":
                 return self._pull(want)
             case "park":
-                entry = self.board.park()
+                entry = self.board.park(most=100)
                 assert entry is not None and self.run is not None
                 self.parked.append((self.run, entry))
                 self.run = None
