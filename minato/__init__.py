@@ -12,6 +12,7 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -28,14 +29,29 @@ from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
+__all__ = [
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "S3Dataset",
+    "S3File",
+    "StagedDataset",
+    "__version__",
+    "cached_bytes",
+    "errors",
+    "get_worker_info",
+]
 
 for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
     _public.__module__ = "minato"
 del _public
 
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
-_LATER: dict[str, str] = {}
+_LATER: dict[str, str] = {
+    "S3Dataset": ".storage",
+    "S3File": ".storage",
+    "cached_bytes": ".storage",
+}
 
 
 def __getattr__(name: str) -> object:
