@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -16,6 +16,7 @@ from . import classify
 from .backend import Fetched, Folder, ObjectInfo, Span
 from .errors import StorageError
 from .location import Location
+from .per_loop import PerLoop
 
 _WITHOUT_SIGNATURE = botocore.UNSIGNED
 
@@ -29,7 +30,7 @@ class Boto3Backend:
         if not location.anonymous:
             credentials_of(session, location)
         self._client: Any = session.client("s3", **client_options(location))
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = PerLoop(self._hold_threads)
 
     def get(self, key: str, span: Span | None = None) -> Fetched:
         try:
@@ -41,9 +42,12 @@ class Boto3Backend:
         return fetched(answer, data)
 
     async def get_async(self, key: str, span: Span | None = None) -> Fetched:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._location.connections, thread_name_prefix="minato-s3")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.get, key, span)
+        threads = await self._threads.get()
+        return await asyncio.get_running_loop().run_in_executor(threads, self.get, key, span)
+
+    async def _hold_threads(self) -> AsyncGenerator[ThreadPoolExecutor, None]:
+        with ThreadPoolExecutor(self._location.connections, thread_name_prefix="minato-s3") as threads:
+            yield threads
 
     def head(self, key: str) -> ObjectInfo:
         try:

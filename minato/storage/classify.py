@@ -68,9 +68,9 @@ def credentials_missing(location: Location, key: str | None, text: str) -> error
 
 def unreachable(location: Location, key: str | None, text: str) -> errors.StorageError:
     """No connection was made."""
-    if re.search(r"certificate|\bSSL|\bTLS|handshake|InvalidContentType|corrupt message", text, re.IGNORECASE):
+    if re.search(r"certificate|\bSSL|\bTLS|handshake", text, re.IGNORECASE):
         return make(
-            errors.EndpointUnreachable, location, key, f"TLS failed: {_short(text)}",
+            errors.EndpointUnreachable, location, key, _short(text),
             "check that endpoint= has the right scheme (http or https) and that its certificate is one this machine "
             "trusts",
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,19 +117,8 @@ class S3Dataset(Dataset[Any]):
         return self._read_together if self.batch_concurrency else None
 
     def _read_together(self, indices: list[int]) -> list[Any]:
-        if self.reader.location.backend == "boto3":
-            with ThreadPoolExecutor(self.batch_concurrency) as threads:
-                return list(threads.map(self.__getitem__, indices))
-        return asyncio.run(self._gather(indices))
-
-    async def _gather(self, indices: list[int]) -> list[Any]:
-        free = asyncio.Semaphore(self.batch_concurrency)
-
-        async def one(index: int) -> Any:
-            async with free:
-                return await self.__getitem_async__(index)
-
-        return list(await asyncio.gather(*map(one, indices)))
+        with ThreadPoolExecutor(self.batch_concurrency, thread_name_prefix="minato-batch") as threads:
+            return list(threads.map(self.__getitem__, indices))
 
     def key(self, index: int) -> str:
         """The key of a sample."""

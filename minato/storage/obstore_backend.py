@@ -186,7 +186,10 @@ def translate(error: Exception, location: Location, key: str | None) -> StorageE
     if isinstance(error, FileNotFoundError):
         return classify.by_status(location, key, 404, "")
     if re.search(r"kind: Connect\b", text):
-        return classify.unreachable(location, key, _cause(text))
+        tls = re.search(
+            r"Invalid(?:Content|Certificate|Message)\w*|UnknownIssuer|CertificateUnknown|AlertReceived", text
+        )
+        return classify.unreachable(location, key, f"TLS: {tls[0]}" if tls else _cause(text))
     if re.search(r"end of file before message length|IncompleteMessage|kind: (Body|Decode)|UnexpectedEof", text):
         return classify.truncated(location, key, None, None, _cause(text))
     if re.search(r"kind: (Timeout|Interrupted|Request|Unknown)|TimedOut|ConnectionReset|BrokenPipe", text):

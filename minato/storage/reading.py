@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from .backend import Client, Fetched, Span, client_for
@@ -22,8 +22,6 @@ from .hedging import HedgePolicy, Hedger
 from .location import Location
 from .retrying import RetryPolicy, Tries, retry, retry_async
 from .verify import EtagCheck, Verify, check_length
-
-_MOST_HEDGED_THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,61 +99,57 @@ class Reader:
     def _request(self, client: Client, key: str, span: Span | None) -> Fetched:
         if self.hedge is None:
             return client.backend.get(key, span)
-        own = _hedging_of(self)
-        return _hedged(lambda: client.backend.get(key, span), own.hedger, own.threads)
+        return _hedged(lambda: client.backend.get(key, span), _hedger_of(self))
 
     async def _request_async(self, client: Client, key: str, span: Span | None) -> Fetched:
         if self.hedge is None:
             return await client.backend.get_async(key, span)
-        return await _hedged_async(
-            lambda: asyncio.ensure_future(client.backend.get_async(key, span)), _hedging_of(self).hedger
-        )
+        return await _hedged_async(lambda: asyncio.ensure_future(client.backend.get_async(key, span)), _hedger_of(self))
 
 
-class _Hedging:
-    """What hedging needs in one process: the times of recent reads, and threads for blocking reads."""
-
-    def __init__(self, policy: HedgePolicy) -> None:
-        self.hedger = Hedger(policy)
-        self._threads: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def threads(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_MOST_HEDGED_THREADS, thread_name_prefix="minato-hedge")
-            return self._threads
+_hedgers: dict[tuple[int, Location, HedgePolicy], Hedger] = {}
 
 
-_hedging: dict[tuple[int, Location, HedgePolicy], _Hedging] = {}
-
-
-def _hedging_of(reader: Reader) -> _Hedging:
+def _hedger_of(reader: Reader) -> Hedger:
+    """This process's: it follows the times of all its threads."""
     assert reader.hedge is not None
     name = (os.getpid(), reader.location, reader.hedge)
-    return _hedging.get(name) or _hedging.setdefault(name, _Hedging(reader.hedge))
+    return _hedgers.get(name) or _hedgers.setdefault(name, Hedger(reader.hedge))
 
 
 def hedge_counts(reader: Reader) -> tuple[int, int]:
     """Requests and second requests that this process made by a hedging reader."""
-    hedger = _hedging_of(reader).hedger
+    hedger = _hedger_of(reader)
     return hedger.requests, hedger.hedges
 
 
-def _hedged(request: Callable[[], Fetched], hedger: Hedger, threads: ThreadPoolExecutor) -> Fetched:
+def _hedged(request: Callable[[], Fetched], hedger: Hedger) -> Fetched:
     began = time.perf_counter()
     patience_s = hedger.patience_s()
-    running: set[Future[Fetched]] = {threads.submit(request)}
-    done, running = wait(running, patience_s)
+    done, running = wait([_on_thread(request)], patience_s)
     if not done and hedger.may_hedge():
-        running.add(threads.submit(request))
+        running.add(_on_thread(request))
     while not done or (running and all(future.exception() is not None for future in done)):
         finished, running = wait(running, return_when=FIRST_COMPLETED)
         done |= finished
-    result = _best(done).result()
+    result = next((future for future in done if future.exception() is None), next(iter(done))).result()
     hedger.observe(time.perf_counter() - began)
     return result
+
+
+def _on_thread(request: Callable[[], Fetched]) -> Future[Fetched]:
+    """On a thread of its own, 0.1 ms: the loser of two requests cannot be called off, and must hold up neither a pool
+    nor the end of the process."""
+    future: Future[Fetched] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(request())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="minato-hedge", daemon=True).start()
+    return future
 
 
 async def _hedged_async(request: Callable[[], asyncio.Task[Fetched]], hedger: Hedger) -> Fetched:
@@ -177,8 +171,3 @@ async def _hedged_async(request: Callable[[], asyncio.Task[Fetched]], hedger: He
             task.cancel()
     hedger.observe(time.perf_counter() - began)
     return result
-
-
-def _best(done: set[Future[Fetched]]) -> Future[Fetched]:
-    """One that succeeded, or any."""
-    return next((future for future in done if future.exception() is None), next(iter(done)))
