@@ -119,7 +119,7 @@ def measure_grid(
     batch_size: int = 32,
     progress: Callable[[GridPoint], None] | None = None,
 ) -> list[GridPoint]:
-    """An epoch by each number of workers with each number of fetchers; every one is checked for exactly-once delivery."""
+    """An epoch by each number of workers with each number of fetchers, each checked for exactly-once delivery."""
     dataset = Timed(remote.dataset())
     points = []
     for worker_count in workers:

@@ -149,7 +149,8 @@ def translate(error: Exception, location: Location, key: str | None) -> StorageE
         answer = error.response
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         detail = answer.get("Error", {})
-        text = " ".join([detail.get("Message") or "", f"region {detail['Region']}" if "Region" in detail else ""]).strip()
+        region = f"region {detail['Region']}" if "Region" in detail else ""
+        text = f"{detail.get('Message') or ''} {region}".strip()
         code = detail.get("Code") or ""
         return classify.by_status(location, key, status, "" if code.isdigit() else code, text)
     if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError)):

@@ -1,4 +1,4 @@
-"""What every byte cache does, the checksum they use, and the argument `cache=`.
+"""What every byte cache does, and the checksum they use.
 
 A cache admits until it is full and evicts nothing: epochs visit every object once in random order, so what was just
 thrown out is as likely to be wanted as what was kept, and keeping what is there gives the best share of hits there is.
@@ -8,7 +8,6 @@ What a cache cannot do (full, broken entry, disk error) is a miss, never an erro
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,26 +88,3 @@ def parse_bytes(value: int | str, argument: str) -> int:
     if value <= 0:
         raise ValueError(f"{argument} must be positive, found {value}")
     return value
-
-
-def parse_cache(value: object) -> ByteCache | None:
-    """The argument `cache=`: None; bytes or "2GB" for memory; a path for a directory; or a cache."""
-    from .directory_cache import DirectoryCache
-    from .memory_cache import MemoryCache
-
-    if value is None:
-        return None
-    if isinstance(value, (MemoryCache, DirectoryCache)):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return MemoryCache(value)
-    if isinstance(value, str) and os.sep not in value:
-        return MemoryCache(value)
-    if isinstance(value, (str, os.PathLike)):
-        return DirectoryCache(value)
-    if all(callable(getattr(value, name, None)) for name in ("get", "put", "stats")):
-        return value  # type: ignore[return-value]
-    raise TypeError(
-        'cache must be None, a size such as "2GB" (memory), a path with a / in it (directory), a MemoryCache or a '
-        f"DirectoryCache, found {value!r}"
-    )

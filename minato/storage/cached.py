@@ -9,7 +9,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from .cache import ByteCache, parse_cache
+from .cache import ByteCache
+from .choosing import parse_cache
 from .directory_cache import DirectoryCache
 
 _PLAIN, _TUPLE = b"\0", b"\1"

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import Dataset
 
-from .cache import ByteCache, parse_cache
+from .cache import ByteCache
+from .choosing import parse_cache
 from .file import S3File
 from .hedging import HedgePolicy, parse_hedge
 from .index import class_names, class_of, list_objects, load_index

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from .backend import Span, client_for
+from .backend import Span
+from .clients import client_for
 from .location import make_location, split_url
 from .reading import Reader
 from .retrying import Tries, retry

@@ -17,7 +17,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .backend import ObjectInfo, client_for
+from .backend import ObjectInfo
+from .clients import client_for
 from .location import Location, split_url
 from .retrying import RetryPolicy, Tries, retry
 

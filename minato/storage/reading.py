@@ -16,8 +16,9 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from .backend import Client, Fetched, Span, client_for
+from .backend import Fetched, Span
 from .cache import ByteCache
+from .clients import Client, client_for
 from .hedging import HedgePolicy, Hedger
 from .location import Location
 from .retrying import RetryPolicy, Tries, retry, retry_async

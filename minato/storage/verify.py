@@ -7,7 +7,8 @@ import re
 from typing import Literal, get_args
 
 from . import classify
-from .backend import Client, Fetched
+from .backend import Fetched
+from .clients import Client
 from .errors import ChecksumMismatch
 from .location import Location
 

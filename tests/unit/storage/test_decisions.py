@@ -13,7 +13,8 @@ from minato.storage import (
     StorageError,
     Throttled,
 )
-from minato.storage.backend import Client, Fetched
+from minato.storage.backend import Fetched
+from minato.storage.clients import Client
 from minato.storage.hedging import Hedger
 from minato.storage.location import Location
 from minato.storage.verify import EtagCheck
