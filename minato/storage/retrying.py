@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,8 @@ from .errors import EndpointUnreachable, StorageError, TransientStorageError
 T = TypeVar("T")
 _TRIES_TO_REACH = 3  # of an endpoint that never answered: it is more likely mistyped than rebooting
 _OWN_RANDOM = random.Random()  # pauses must not draw from the numbers that the user seeded
+# Forked workers would else all pause for the same times, and come back together.
+os.register_at_fork(after_in_child=_OWN_RANDOM.seed)
 
 
 @dataclass(frozen=True, slots=True)
