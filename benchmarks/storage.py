@@ -277,7 +277,8 @@ def cache(scale: Scale) -> Outcome:
 
 
 def tail(scale: Scale) -> Outcome:
-    """1.5 % of requests take a second more, so that P99 is among them: reads with and without second requests, batches in order and re-ordered."""
+    """1.5 % of requests take a second more, so that P99 is among them: with and without second requests, in order and
+    re-ordered."""
     rows: dict[str, Any] = {}
     lines = ["tail: 20 ms latency, 1.5 % of requests 1 s more   [ms]"]
     faults = Faults(latency_s=0.020, slow_share=0.015, slow_s=1.0, seed=5)

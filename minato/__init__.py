@@ -12,6 +12,9 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    _patching.py     minato.patch(): minato in code that imports torch's loader
+    bench/           what `minato bench` runs
+    integrations/    statistics as scalars for TensorBoard and Lightning
     storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
@@ -24,6 +27,7 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
@@ -40,9 +44,10 @@ __all__ = [
     "cached_bytes",
     "errors",
     "get_worker_info",
+    "patch",
 ]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, patch):
     _public.__module__ = "minato"
 del _public
 
