@@ -59,7 +59,9 @@ def test_forked_workers_read_after_their_parent_did(storage: Storage, backend: s
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_other_start_methods_take_the_dataset(storage: Storage, start_method: str) -> None:
     dataset = dataset_of(storage, cache="4MB")
-    loader = minato.DataLoader(dataset, batch_size=10, num_workers=2, multiprocessing_context=start_method)
+    loader = minato.DataLoader(
+        dataset, batch_size=10, num_workers=2, multiprocessing_context=start_method, persistent_workers=True
+    )
     with loader:
         for _ in range(2):
             assert [body for batch in loader for body in batch] == storage.bodies
