@@ -47,7 +47,7 @@ class FaultyProxy:
             proxy.set(Faults(busy_share=0.1))
             proxy.counts()["requests"]
 
-    `processes`: one forwards about 2,500 objects of 115 kB per second on a core of its own.
+    `processes`: one forwards some 2,000 objects of 115 kB per second where server and client share two cores with it.
     """
 
     def __init__(self, port: int, faults: Faults | None = None, processes: int = 1) -> None:
