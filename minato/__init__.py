@@ -14,6 +14,9 @@ Where things are, in the order a sample meets them:
     _errors.py       the exception tree, and how exceptions travel
     _instrument.py   events of a trace, and who records them (_recording.py)
     trace/           reads traces: tables, timelines, verdict
+    _patching.py     minato.patch(): minato in code that imports torch's loader
+    bench/           what `minato bench` runs
+    integrations/    statistics as scalars for TensorBoard and Lightning
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -27,6 +30,7 @@ from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
 from ._instrument import mark as mark
 from ._instrument import traced as traced
+from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
@@ -41,10 +45,11 @@ __all__ = [
     "errors",
     "get_worker_info",
     "mark",
+    "patch",
     "traced",
 ]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, traced):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
     _public.__module__ = "minato"
 del _public
 

@@ -24,6 +24,7 @@ PUBLIC = {
     "errors",
     "get_worker_info",
     "mark",
+    "patch",
     "traced",
 }
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
