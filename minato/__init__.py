@@ -12,6 +12,8 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    _instrument.py   events of a trace, and who records them (_recording.py)
+    trace/           reads traces: tables, timelines, verdict
     _patching.py     minato.patch(): minato in code that imports torch's loader
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
@@ -27,6 +29,8 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._instrument import mark as mark
+from ._instrument import traced as traced
 from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._scheduler.policy import PaperPolicy as PaperPolicy
@@ -44,10 +48,12 @@ __all__ = [
     "cached_bytes",
     "errors",
     "get_worker_info",
+    "mark",
     "patch",
+    "traced",
 ]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, patch):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
     _public.__module__ = "minato"
 del _public
 

@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from ._instrument import TraceOptions
 from ._plan import Collate, LoaderPlan, Order, Source, WorkerPlan
 
 OPTIONS = (
@@ -71,7 +72,7 @@ TORCH_ARGUMENTS = (
     "persistent_workers",
     "pin_memory_device",
 )
-_LATER = {"trace": "tracing", "cache": "caching", "offload": "offloading"}
+_LATER = {"cache": "caching", "offload": "offloading"}
 
 
 def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: Callable[[], int]) -> int:
@@ -108,6 +109,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_fetching(options)
     _check_on_error(options["on_error"])
     accelerators(options["device"])
+    _check_trace(options["trace"])
 
 
 def _check_in_order(value: Any) -> None:
@@ -211,6 +213,24 @@ def _check_on_error(value: Any) -> None:
             f"on_error must be 'raise', 'skip', or a function that takes a minato.errors.SampleError and returns "
             f"'raise', 'skip' or 'retry'; got {value!r}"
         )
+
+
+def trace_options(trace: Any) -> TraceOptions | None:
+    """What `trace` asks to record; None: nothing."""
+    return trace if trace is None or isinstance(trace, TraceOptions) else TraceOptions(trace)
+
+
+def _check_trace(trace: Any) -> None:
+    options = trace_options(trace)
+    if options is None:
+        return
+    at = os.path.abspath(os.fspath(options.directory))
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        raise ValueError(f"trace={trace!r}: a directory was needed, and {at} is none; give trace another one")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise ValueError(f"trace={trace!r}: {at} cannot be written to; give trace another directory")
 
 
 def accelerators(device: Any) -> tuple[torch.device, ...]:
@@ -371,4 +391,5 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         least_workers=min(loader.min_workers, workers),
         per_worker=per_worker,
         adaptive=adaptive or None,
+        trace=trace_options(loader.trace),
     )

@@ -80,7 +80,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
             as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
-        trace, cache, offload: instruments and extensions.
+        trace: a directory that events are recorded in, to be read with `minato trace` or `minato.trace`; or
+            `minato.trace.TraceOptions`. None records nothing.
+        cache, offload: extensions.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._errors import SampleError
+from ._instrument import TraceOptions, TraceSpec
 
 
 class Order(enum.Enum):
@@ -68,6 +69,8 @@ class WorkerPlan:
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     queue_size: int = 100
     """Most samples that may be put aside."""
+    trace: TraceSpec | None = None
+    """Where workers record what they do; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +102,5 @@ class LoaderPlan:
     sample_retries: int
     on_error: str | Callable[[SampleError], str] = "raise"
     """"raise", "skip", or the user's function."""
+    trace: TraceOptions | None = None
+    """What to record; `worker.trace` is made from it for each pool."""

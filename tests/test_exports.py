@@ -20,10 +20,12 @@ PUBLIC = {
     "LoaderStats",
     "PaperPolicy",
     "StagedDataset",
+    "__version__",
     "errors",
     "get_worker_info",
+    "mark",
     "patch",
-    "__version__",
+    "traced",
 }
 # Loaded on first use, so not in the namespace of a fresh import.
 LATER = {"S3Dataset", "S3File", "cached_bytes"}

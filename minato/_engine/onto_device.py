@@ -11,6 +11,7 @@ from .._device.pinning import Pinner
 from .._device.prefetch import DevicePrefetcher
 from .._device.runtime import AcceleratorRuntime, DeviceRuntime
 from .engine import Engine
+from .tracing import TracedEngine, TracedInline
 
 make_runtime: Callable[[], DeviceRuntime] = AcceleratorRuntime
 """Replaced by tests: there is no accelerator to test with."""
@@ -28,4 +29,7 @@ def make_prefetcher(
         return None
     # Without workers every batch is ready: fetching it is what `next()` is there for.
     is_ready = batches.has_batch if isinstance(batches, Engine) else lambda: True
-    return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime())
+    watch = batches.log if isinstance(batches, (TracedEngine, TracedInline)) else None
+    if watch is not None:
+        watch.goes_to_device = True
+    return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime(), watch)

@@ -59,6 +59,8 @@ class Scaler:
         self._last = clock()
         self.due = self._last + self._period
         """When to look next, on the monotonic clock."""
+        self.on_decision: Callable[[Decision, int, str], None] | None = None
+        """Told of each change: the decision, the number of workers before, and what came of it."""
         self._waited = totals.wait_seconds
         self._finished = totals.samples_finished
 
@@ -86,6 +88,8 @@ class Scaler:
         self._window.resize(self._per_worker * self._pool.active)
         text = f"{before} {text}"
         _log.info("%s; measured: %s", text, decision.observation)
+        if self.on_decision is not None:
+            self.on_decision(decision, before, text)
         self._totals.decisions = (*self._totals.decisions, text)[-MOST_KEPT:]
 
     def _observe(self, now: float, ready: int, waiting_s: float) -> Observation:

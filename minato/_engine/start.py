@@ -29,6 +29,7 @@ from .observing import KeptProfile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
+from .tracing import TracedInline, make_engine, trace_inline
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -84,7 +85,7 @@ def start_engine(
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     program = _program(plan, dataset)
-    engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
+    engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 
@@ -96,9 +97,10 @@ def start_inline(
     generator: torch.Generator | None,
     totals: Totals,
     resumed: Resumed | None = None,
-) -> tuple[InlineMap | InlineStream, Track]:
+) -> tuple[InlineMap | InlineStream | TracedInline, Track]:
     """The same without workers."""
     opening = _open(plan, dataset, sampler, generator, resumed)
+    plan, traced = trace_inline(plan, totals)
     if opening.pipe_seed is not None:
         seed_pipe(dataset, opening.pipe_seed)
     if is_data_pipe(dataset):
@@ -119,7 +121,7 @@ def start_inline(
             batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
         else:
             batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
-    return batches, Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
+    return traced(batches), Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
 
 
 @dataclass(frozen=True, slots=True)

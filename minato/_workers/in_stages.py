@@ -44,7 +44,7 @@ class InStages:
 
     def _look(self) -> bool:
         """Look for stages: once, and only when they are of use, since the source of the dataset is read for it."""
-        begin = find_stages(self._context.dataset)
+        begin = find_stages(self._context.dataset, self._context.sample_run)
         self._is_opaque = begin is None
         if begin is not None:
             plan = self._context.plan

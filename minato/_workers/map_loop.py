@@ -89,7 +89,7 @@ class MapLoop:
 
     def _fetch_into(self, place: Place, run: Run) -> None:
         """Fetch the run's samples and write them into their rows, a part of the run at a time."""
-        dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
+        keys, row_bytes, dataset = run.keys, self._writer.row_bytes, self._context.dataset_for(len(run.keys))
         current = self._costs.watch(run)
         step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
 
@@ -105,7 +105,7 @@ class MapLoop:
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        dataset, keys, current = self._context.dataset, run.keys, self._costs.watch(run)
+        keys, dataset, current = run.keys, self._context.dataset_for(len(run.keys)), self._costs.watch(run)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:

@@ -120,13 +120,14 @@ def _as_raised(error: BaseException) -> BaseException:
 Begin = Callable[[Any], SampleRun]
 
 
-def find_stages(dataset: Any) -> Begin | None:
-    """How to begin a sample of this dataset in stages, by its index; None if it is opaque.
+def find_stages(dataset: Any, run: Callable[[Steps], SampleRun] = SampleRun) -> Begin | None:
+    """How to begin a sample of this dataset in stages, by its index; None if it is opaque. `run`: what is to see it
+    through its stages.
 
     Holds as long as the dataset's class and its methods are what they are now; its attributes may change.
     """
     steps = _steps_of_dataset(dataset)
-    return None if steps is None else lambda index: SampleRun(steps(index))
+    return None if steps is None else lambda index: run(steps(index))
 
 
 def _steps_of_dataset(dataset: Any) -> Callable[[Any], Steps] | None:
