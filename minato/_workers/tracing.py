@@ -178,8 +178,8 @@ class TracedBoard(TakingBoard):
 
     # ---- parking ----------------------------------------------------------------------------------------------------
 
-    def park(self) -> int | None:
-        entry = super().park()
+    def park(self, most: int) -> int | None:
+        entry = super().park(most)
         if entry is not None:
             now, cpu = _now(), _cpu()
             index = as_index(self._keys[0]) if self._keys else NONE
