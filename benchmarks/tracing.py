@@ -238,7 +238,7 @@ def _compare(case: str, data: StagedDataset, target: float, slices: int, batches
                 size = sum(file.stat().st_size for file in paths[name].iterdir()) / len(data)
                 figures.append(Figure(case, f"{name}: file", size, "bytes/sample"))
     for name in reversed(names[1:]):
-        bound = target if name in ("traced, batch", "traced, auto") else None
+        bound = target if name == "traced, batch" else None
         figures.insert(0, _ratio(case, f"{name}: wall added", walls[name], walls["untraced"], None))
         figures.insert(0, _ratio(case, f"{name}: CPU added", cpus[name], cpus["untraced"], bound))
     return figures
