@@ -201,8 +201,8 @@ class TakingBoard(Board):
         return wanted
 
     def note_time(self, samples: int, seconds: float, from_cache: bool = False) -> bool:
-        """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. True: longer
-        than the threshold. Takes no lock: this worker alone writes there."""
+        """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. True: it is
+        longer than the threshold. Takes no lock: this worker alone writes there."""
         words, me, nanoseconds = self._words, self._me, int(seconds * 1e9)
         at = self.control.times(self._worker, words[me + Worker.TIMES])
         words[at] = -samples if from_cache else samples
