@@ -165,6 +165,16 @@ class LoaderStats:
     sample_p99: float = 0.0
     decisions: tuple[str, ...] = ()
     """Changes of the number of workers, the newest 100, each with its reason."""
+    samples_remote: int = 0
+    """Samples made on other machines and handed in."""
+    remote_actors: int = 0
+    """Actors on other machines that work for this loader now."""
+    remote_placement: str = "local"
+    """What is done on other machines now: "local" (nothing), "transform", "sample" or "batch"."""
+    remote_ratio: float = 0.0
+    """Share of the samples that is set aside for them."""
+    offload_decisions: tuple[str, ...] = ()
+    """Decisions about offloading, the newest 100, each with its reason."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

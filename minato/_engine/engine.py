@@ -12,6 +12,7 @@ from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order
+from .._protocols import RemoteSide
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
@@ -22,6 +23,7 @@ from .._workers.pool import WorkerPool
 from .._workers.program import Program
 from .._workers.sync import DatasetWatch
 from .ahead import Forecast
+from .away import make_away
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
@@ -49,8 +51,10 @@ class Engine:
         profile: Profile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
+        remote: RemoteSide | None = None,
     ) -> None:
-        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives."""
+        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives. `remote`: other
+        machines that may do part of the work."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -68,7 +72,7 @@ class Engine:
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         # Twice the window beside the span: abandoned batches may still be in hand.
         records = max(self._span, plan.most_window) + 2 * plan.most_window
-        control = ControlBlock.create(records, plan.most_workers)
+        control = ControlBlock.create(records, plan.most_workers, 0 if remote is None else remote.lanes)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -79,6 +83,7 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
+        self._away = make_away(remote, plan, program, base_seed, self._board, self._pool, self._window)
         self._times = SampleTimes(self._board, profile, totals)
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
         mends = plan.worker.mends or plan.timeout > 0
@@ -193,6 +198,8 @@ class Engine:
             self._reuse_warm_slot()
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+            if self._away is not None:
+                self._away.wake()
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
@@ -246,6 +253,8 @@ class Engine:
         """The next batch, or StopIteration, or the error that the batch carries."""
         with self._in_use:
             self._check_open()
+            if self._away is not None:
+                self._away.asked()
             with self._uninterrupted:
                 self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
@@ -257,10 +266,14 @@ class Engine:
                     return self._deliver(batch)
                 finally:
                     self._top_up()
+                    if self._away is not None:
+                        self._away.returned(self._board.filled(batch))
 
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
         self._times.look()
+        if self._away is not None and self._away.look():
+            self._casualties.post_again(self._current, self._ahead, self._void)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
@@ -291,7 +304,7 @@ class Engine:
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
-                if self._scaler is not None:
+                if self._scaler is not None or self._away is not None:
                     self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
@@ -306,7 +319,8 @@ class Engine:
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
         look = None if self._scaler is None else self._scaler.due
-        until = min((moment for moment in (patience.deadline, due, look) if moment is not None), default=None)
+        away = None if self._away is None else self._away.due
+        until = min((moment for moment in (patience.deadline, due, look, away) if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -326,6 +340,11 @@ class Engine:
 
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:
         """The batch has not come within `timeout`."""
+        if self._away is not None and self._away.recall(f"no batch came within timeout={self._plan.timeout} s"):
+            with self._uninterrupted:
+                self._casualties.post_again(self._current, self._ahead, self._void)
+            patience.renew()
+            return
         if patience.extend(hangs.next_moment()):
             return
         with self._uninterrupted:
@@ -428,6 +447,13 @@ class Engine:
             return
         self._closed = True
         release(self)
+        try:
+            if self._away is not None:
+                self._away.close()
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
         try:
             self._pool.stop()
         finally:

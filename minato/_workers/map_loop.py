@@ -56,7 +56,7 @@ class MapLoop:
                 context.sync_dataset()
                 place = self._known_rows(taken)
                 if place is None:
-                    self._hand_in(taken, self._fetch(taken))
+                    self.hand_in(taken, self._fetch(taken))
                 else:
                     self._fetch_into(place, taken)
 
@@ -104,7 +104,7 @@ class MapLoop:
         self._board.note_time(len(run.keys), seconds)
         return samples
 
-    def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
+    def hand_in(self, run: Run, samples: Sequence[Any]) -> None:
         """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
         if len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
             self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))

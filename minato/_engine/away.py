@@ -1,0 +1,105 @@
+"""Work for other machines, as the engine sees it: what is set aside for them, and what becomes of it.
+
+A process of the remote side (`_protocols.RemoteSide`) has worker records of its own, the lanes, and takes what is set
+aside for it like a worker. If it dies, its tickets are posted again like a worker's.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .._plan import LoaderPlan
+from .._protocols import Orders, RemoteSide, RemoteWork, Seat
+from .._queues.posting import PostingBoard
+from .._scheduler.window import Window
+from .._workers.pool import WorkerPool
+from .._workers.program import Program
+from .cores import allowed_cores
+
+
+class Away:
+    """The remote side of one engine. Owns the eventfd by which it is woken."""
+
+    def __init__(self, work: RemoteWork, wake: int, board: PostingBoard, pool: WorkerPool, window: Window) -> None:
+        self._work = work
+        self._wake = wake
+        self._board = board
+        self._pool = pool
+        self._window = window
+        self._holder: int | None = None
+        board.set_aside = work.set_aside
+        self.asked, self.returned = work.asked, work.returned
+
+    @property
+    def due(self) -> float:
+        """When to look next, on the monotonic clock."""
+        return self._work.due
+
+    def wake(self) -> None:
+        """Something was posted."""
+        if self._holder is not None:
+            os.eventfd_write(self._wake, 1)
+
+    def look(self) -> bool:
+        """See what has happened; True if what was in hand elsewhere is to be posted again."""
+        return self._follow(self._work.look())
+
+    def recall(self, why: str) -> bool:
+        """The same, after nothing came back for too long."""
+        return self._holder is not None and self._follow(self._work.recall(why))
+
+    def _follow(self, orders: Orders) -> bool:
+        self._window.widen(orders.extra_batches)
+        self._board.share_away(orders.shared)
+        had, self._holder = self._holder, orders.holder
+        if had != orders.holder:
+            self._pool.watch(orders.holder)
+        if orders.wake:
+            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+        return had is not None and had != orders.holder
+
+    def close(self) -> None:
+        """The engine ends."""
+        self._board.set_aside = None
+        try:
+            self._work.detach()
+            self._pool.watch(None)
+        finally:
+            os.close(self._wake)
+
+
+def make_away(
+    side: RemoteSide | None,
+    plan: LoaderPlan,
+    program: Program,
+    base_seed: int,
+    board: PostingBoard,
+    pool: WorkerPool,
+    window: Window,
+) -> Away | None:
+    """The remote side of an engine; None: there is none, or it works for another engine."""
+    if side is None:
+        return None
+    control, wake = board.control, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    work: RemoteWork | None = None
+    try:
+        work = side.attach(
+            Seat(
+                plan=plan.worker,
+                dataset=program.dataset,
+                base_seed=base_seed,
+                control=control.fd,
+                batches=control.batches,
+                workers=control.workers,
+                first_lane=control.workers - control.lanes,
+                arena=board.arena.fd,
+                wake=wake,
+                ready=pool.ready,
+                worker_pids=lambda: list(pool.pids.values()),
+                cores=allowed_cores().cores,
+            )
+        )
+    finally:
+        if work is None:
+            os.close(wake)
+    return None if work is None else Away(work, wake, board, pool, window)
