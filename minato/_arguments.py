@@ -176,6 +176,7 @@ def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
             "offload cannot divide the work of an IterableDataset: each worker has a stream of its own; leave "
             "offload=None"
         )
+    offload.check(dataset)
 
 
 def _check_fetching(options: dict[str, Any]) -> None:

@@ -97,5 +97,8 @@ class Offload(Protocol):
     keeps_batches: bool
     """Whether batches are made as a whole elsewhere, so that only whole batches may overtake."""
 
+    def check(self, dataset: Any) -> None:
+        """Raise ValueError if what is asked for cannot be done with a dataset."""
+
     def open(self) -> RemoteSide:
         """For one loader."""

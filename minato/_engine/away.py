@@ -27,6 +27,7 @@ class Away:
         self._pool = pool
         self._window = window
         self._holder: int | None = None
+        self._orders: Orders | None = None
         board.set_aside = work.set_aside
         self.asked, self.returned = work.asked, work.returned
 
@@ -49,6 +50,9 @@ class Away:
         return self._holder is not None and self._follow(self._work.recall(why))
 
     def _follow(self, orders: Orders) -> bool:
+        if orders is self._orders:
+            return False
+        self._orders = orders
         self._window.widen(orders.extra_batches)
         self._board.share_away(orders.shared)
         had, self._holder = self._holder, orders.holder

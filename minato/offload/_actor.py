@@ -46,7 +46,7 @@ class FetchActor:
 
     def load(self, blob: Any) -> None:
         """Take a program in place of the one before."""
-        self._program = program = pickle.loads(memoryview(blob))
+        self._program = program = pickle.loads(blob)
         torch_worker._worker_info = torch_worker.WorkerInfo(
             id=self._number, num_workers=self._num_workers, seed=self._seed, dataset=program.dataset
         )
@@ -71,7 +71,7 @@ class FetchActor:
                 pass  # the error is to be the local worker's: it gets the samples
             else:
                 return RESULT, time.perf_counter() - began, parcel
-        return SAMPLES, time.perf_counter() - began, self._wrapped(samples, job.keys)
+        return SAMPLES, time.perf_counter() - began, self._wrapped(samples)
 
     def transform(self, halves: list[Half]) -> Reply:
         """Do the transforms of samples that were read elsewhere."""
@@ -82,7 +82,7 @@ class FetchActor:
                 values.append(transform(self._program.dataset, half))
             except Exception as error:
                 values.append(self._capture(error, "transform"))
-        return HALVES, time.perf_counter() - began, self._wrapped(values, list(range(len(values))))
+        return HALVES, time.perf_counter() - began, self._wrapped(values)
 
     def _fetch(self, job: Job) -> list[Any]:
         dataset = self._program.dataset
@@ -109,14 +109,14 @@ class FetchActor:
 
         return self._batches.fetch(call, lambda _: job.collate_seed)[0]
 
-    def _wrapped(self, samples: list[Any], keys: list[Any]) -> Parcel:
+    def _wrapped(self, samples: list[Any]) -> Parcel:
         """The samples; in place of those that cannot be pickled, the error."""
         try:
             return wrap(samples)
         except Exception:
-            return wrap([self._sendable(sample, key) for sample, key in zip(samples, keys, strict=False)])
+            return wrap([self._sendable(sample) for sample in samples])
 
-    def _sendable(self, sample: Any, key: Any) -> Any:
+    def _sendable(self, sample: Any) -> Any:
         try:
             wrap(sample)
         except Exception as error:
@@ -125,5 +125,3 @@ class FetchActor:
 
     def _capture(self, error: Exception, key: object) -> CapturedError:
         return CapturedError.capture(error, f"{self._where}, fetching sample index {key!r}", self._number)
-
-

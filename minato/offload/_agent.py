@@ -49,6 +49,7 @@ from ._wire import (
 
 REPORT_EVERY_S = 0.1
 SCALE_EVERY_S = 0.5
+IDLE_S = 10.0  # seconds without work, after which actors give their CPUs back to the cluster
 MOST_FAILURES = 5  # calls in a row that fail before the cluster is given up
 _TRIES = 2  # actors that a piece of work is given to, before it goes back to the workers here
 
@@ -95,6 +96,7 @@ class Agent:
         self._counts = [0, 0, 0]
         self._total = 0
         self._next_report = self._next_scale = 0.0
+        self._assigned = now_s()
         self._stopped = False
 
     def run(self) -> None:
@@ -152,7 +154,7 @@ class Agent:
         if attach.has_program:
             blob = map_file(rest[0], os.fstat(rest[0]).st_size, 0, private=True)
             os.close(rest[0])
-            self._program = pickle.loads(memoryview(blob))
+            self._program = pickle.loads(blob.data)
             self._cluster.put(np.array(blob))
             self._digest = attach.program
             self._greeter.forget()
@@ -168,15 +170,18 @@ class Agent:
         if self._desk is None:
             return
         self._task = task
-        self._purpose = None if task.placement == "local" else purpose_of(task.placement, self._desk)
+        self._purpose = None if task.placement == "local" else purpose_of(task.placement)
         self._counts = [0, 0, 0]
         self._failures = 0
+        self._assigned = now_s()
         self._next_scale = self._next_report = 0.0
 
     def _detach(self) -> None:
         """The engine's memory may not be used from here on; what is under way is left to itself."""
         if self._desk is not None:
             self._poll.unregister(self._desk.wake)
+            for call in self._calls:
+                self._flow.lost(call.estimate)
             self._calls.clear()
             self._free = []
             self._desk.close()
@@ -193,6 +198,8 @@ class Agent:
             apply_patch(self._program.dataset, changes)
             self._cluster.patch(changes)
             self._greeter.forget()
+        if self._purpose is None and now - self._assigned > IDLE_S:
+            self._cluster.scale(0, 0, 0)
         if now >= self._next_scale and self._purpose is not None:
             self._next_scale = now + SCALE_EVERY_S
             attach = self._attach_record
@@ -218,7 +225,7 @@ class Agent:
                 return
             lane.run = run
             try:
-                self._greeter.take_probe(purpose, desk, lane, run)
+                self._greeter.take_probe(purpose, desk, run)
             finally:
                 self._return(lane)
         self._greeter.greet(purpose)
@@ -282,7 +289,8 @@ class Agent:
                 self._fail(error)
                 if is_actor_gone(error):
                     self._cluster.drop(call.actor)
-                self._retry(call)
+                if call in self._calls:
+                    self._retry(call)
             else:
                 self._calls.remove(call)
                 self._take_in(call, reply)
@@ -321,7 +329,7 @@ class Agent:
     def _fail(self, error: BaseException) -> None:
         if is_store_full(error):
             self._flow.shrink()
-        self._complain(f"a call failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+        self._complain(f"a call failed: {type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
         self._failures += not is_actor_gone(error)
         if self._failures >= MOST_FAILURES:
             self._purpose = None

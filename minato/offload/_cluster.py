@@ -53,7 +53,8 @@ class Cluster:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self.started_here = _join(setup)
-        self._here = "" if ray.util.client.ray.is_connected() else ray.get_runtime_context().get_node_id()
+        is_client = str(setup.address).startswith("ray://")
+        self._here = "" if is_client else ray.get_runtime_context().get_node_id()
         self.actors: list[Actor] = []
         self._blob: Any = None
         self._started = 0
@@ -77,7 +78,8 @@ class Cluster:
         return min(self._setup.most_actors, sum(node.cpus for node in self._nodes))
 
     def _look(self) -> list[Node]:
-        alive = [node for node in ray.nodes() if node["Alive"]]
+        look: Callable[[], list[dict[str, Any]]] = ray.nodes
+        alive = [node for node in look() if node["Alive"]]
         usable = [
             Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"].get("CPU", 0))) for node in alive
         ]
@@ -208,6 +210,11 @@ def _join(setup: Setup) -> bool:
 def is_actor_gone(error: BaseException) -> bool:
     """Whether a call failed because its actor, or the actor's node, is no more."""
     return isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError))
+
+
+def is_start_failed(error: BaseException) -> bool:
+    """Whether an actor is gone because it could not even be made: a module is missing on its node, say."""
+    return "creation task" in str(error)
 
 
 def is_store_full(error: BaseException) -> bool:

@@ -131,6 +131,7 @@ class Controller:
         self._hold = 1
         self._bias = 0.0
         self._batch_size = 1
+        self._room = 0
         self.stage = Stage.MEASURING_LOCAL
         if not policy.placements or policy.ratio == 0:
             self._enter(Stage.LOCAL)
@@ -168,12 +169,13 @@ class Controller:
             return
         if window.elapsed_s < LEAST_S:
             return
-        if self.stage is Stage.MEASURING_LOCAL and window.batches >= self._policy.profile_steps:
-            self._measure_local()
-        elif self.stage is Stage.LOCAL and window.batches >= self._policy.recheck_steps * self._hold:
-            self._measure_local()
-        elif self.stage is Stage.RUNNING and window.batches >= self._policy.recheck_steps:
-            self._recheck()
+        steps = {
+            Stage.MEASURING_LOCAL: self._policy.profile_steps,
+            Stage.LOCAL: self._policy.recheck_steps * self._hold,
+            Stage.RUNNING: self._policy.recheck_steps,
+        }
+        if window.batches >= steps.get(self.stage, window.batches + 1):
+            self._recheck() if self.stage is Stage.RUNNING else self._measure_local()
 
     def ready(self, nodes: tuple[str, ...], actors: int, known: dict[str, RemoteMetrics]) -> None:
         """The cluster is there. `known`: of these nodes, from an earlier run."""
@@ -218,6 +220,14 @@ class Controller:
     def open_actors(self) -> int:
         """Actors that work now."""
         return self._last.actors if self._last is not None and self.is_open else 0
+
+    def pin(self, placement: str, ratio: float) -> None:
+        """Keep to a placement and a ratio from now on, once the cluster is there; for comparisons."""
+        self._policy = replace(self._policy, placements=(placement,), ratio=ratio)
+        if ratio == 0:
+            self._go_local("pinned")
+        else:
+            self._run(Decision(placement, ratio, self._room, "pinned"))
 
     def give_up(self, why: str) -> None:
         """Nothing can be done elsewhere, now or later."""
@@ -327,7 +337,9 @@ class Controller:
             shared=not given,
             beyond=self._policy.greedy or infeasible,
         )
-        self._decide_log(f"{decision.placement}, ratio {decision.ratio:.2f}, {decision.actors} actors: {decision.reason}")
+        self._decide_log(
+            f"{decision.placement}, ratio {decision.ratio:.2f}, {decision.actors} actors: {decision.reason}"
+        )
         self._bias = 0.0
         self._slow_windows = 0
         self._enter(Stage.RUNNING, wish)
@@ -346,6 +358,8 @@ class Controller:
                 self._go_local(f"slower than local: {window.rate:.3g}/s, {local.lthp:.3g}/s before")
             return
         self._slow_windows = 0
+        if self._wish.beyond and share > WAITS:
+            return  # both sides take all they can
         before = self._wish.ratio
         ratio = min(1.0, before + STEP) if share > WAITS else max(0.0, before - STEP) if share < WAITS / 5 else before
         if ratio == 0.0 and before == 0.0:

@@ -17,9 +17,7 @@ _BURST_S = 0.25  # seconds' worth of bytes that may come at once
 class Flow:
     """Pure but for its clock."""
 
-    def __init__(
-        self, most_bytes: int, bytes_per_s: float | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most_bytes: int, bytes_per_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most_bytes
         self._rate = bytes_per_s
         self._clock = clock

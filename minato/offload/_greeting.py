@@ -15,13 +15,13 @@ import torch
 
 from .._errors import CapturedError
 from .._records import Run
-from ._cluster import Actor, Cluster
-from ._lanes import Desk, Lane
-from ._purposes import Purpose, Transforming, _make
-from ._splitting import read
+from ._cluster import Actor, Cluster, is_actor_gone, is_start_failed
+from ._lanes import Desk
+from ._purposes import Purpose, Transforming, make_here
+from ._splitting import read, transform
 from ._wire import Job, unwrap, versions, wrap
 
-_TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}  # of floats: other processors round otherwise
+_RELATIVE, _ABSOLUTE = 1e-3, 1e-4  # tolerance for floats: other processors round otherwise
 
 
 class _Probe:
@@ -57,29 +57,22 @@ class Greeter:
     def needs_probe(self, purpose: Purpose) -> bool:
         return purpose.name not in self._probes and bool(self._cluster.actors)
 
-    def take_probe(self, purpose: Purpose, desk: Desk, lane: Lane, run: Run) -> None:
-        """Make the run's first sample here."""
-        key, seed = run.keys[0], desk.seeds(run)[0]
-        dataset = desk.program.dataset
-        if desk.together and not isinstance(purpose, Transforming):
-            argument: Any = Job([key], [seed], desk.mends, True, None, 0)
-            dataset = _Together(dataset)
-        elif isinstance(purpose, Transforming):
+    def take_probe(self, purpose: Purpose, desk: Desk, run: Run) -> None:
+        """Make the run's first sample here, twice."""
+        key, seed, dataset = run.keys[0], desk.seeds(run)[0], desk.program.dataset
+        argument: Any
+        if isinstance(purpose, Transforming):
             reading = read(dataset, key, seed)
             if reading is None:
                 return
             if reading.rest is not None:
                 reading.rest.close()
-            argument = [reading.half]
-            from ._splitting import transform
-
-            expected = [transform(dataset, reading.half) for _ in range(2)]
-            self._probes[purpose.name] = _Probe(purpose.name, argument, expected[0], _same(*expected))
-            return
+            method, argument = "transform", [reading.half]
+            made = [transform(dataset, reading.half) for _ in range(2)]
         else:
-            argument = Job([key], [seed], desk.mends, False, None, 0)
-        first, second = _make(dataset, key, seed), _make(dataset, key, seed)
-        self._probes[purpose.name] = _Probe("fetch", argument, first, _same(first, second))
+            method, argument = "fetch", Job([key], [seed], desk.mends, desk.together, None, 0)
+            made = [make_here(_Together(dataset) if desk.together else dataset, key, seed) for _ in range(2)]
+        self._probes[purpose.name] = _Probe(method, argument, made[0], _same(*made))
 
     def greet(self, purpose: Purpose) -> None:
         """Ask those that were not asked yet."""
@@ -105,8 +98,11 @@ class Greeter:
             actor, name, probe, reply, error = self._answers.popleft()
             actor.outstanding -= 1
             if error is not None:
-                fault = f"could not be started: {type(error).__name__}: {error}"
                 self._cluster.drop(actor)
+                fault = f"could not be started: {type(error).__name__}: {error}"
+                if is_actor_gone(error) and not is_start_failed(error):
+                    complain(fault)  # another takes its place
+                    continue
             elif probe is None:
                 fault = _fault_of_versions(reply.versions)
             else:
@@ -133,7 +129,7 @@ class _Together:
         self._dataset = dataset
 
     def __getitem__(self, key: Any) -> Any:
-        return list(self._dataset.__getitems__([key]))[0]
+        return next(iter(self._dataset.__getitems__([key])))
 
 
 def _fault_of_versions(theirs: tuple[str, ...]) -> str:
@@ -157,7 +153,7 @@ def _same(one: Any, other: Any) -> bool:
     try:
         if _digest(one) == _digest(other):
             return True
-        torch.testing.assert_close(other, one, equal_nan=True, **_TOLERANCE)
+        torch.testing.assert_close(other, one, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
     except Exception:
         return False
     return True

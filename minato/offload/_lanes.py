@@ -133,8 +133,8 @@ class Desk:
         return count
 
     def close(self) -> None:
+        self.lanes.clear()
         self._control.close()
+        self._arena.close()
         for fd in (self.wake, self._ready):
             os.close(fd)
-        self.lanes.clear()
-        del self._arena

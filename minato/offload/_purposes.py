@@ -24,9 +24,9 @@ class Purpose(Protocol):
     whole: bool
     """Whether whole batches are asked for."""
 
-    def prepare(self, desk: Desk, lane: Lane, run: Run) -> Prepared: ...
+    def prepare(self, desk: Desk, lane: Lane, run: Run, /) -> Prepared: ...
 
-    def take_in(self, desk: Desk, lane: Lane, payload: Any, reply: Reply) -> None: ...
+    def take_in(self, desk: Desk, lane: Lane, payload: Any, reply: Reply, /) -> None: ...
 
 
 class Fetching:
@@ -40,7 +40,7 @@ class Fetching:
     def prepare(self, desk: Desk, lane: Lane, run: Run) -> Prepared:
         return "fetch", desk.job(lane, run, self.whole), None
 
-    def take_in(self, desk: Desk, lane: Lane, payload: Any, reply: Reply) -> None:
+    def take_in(self, desk: Desk, lane: Lane, _payload: Any, reply: Reply) -> None:
         kind, _, parcel = reply
         if kind == RESULT:
             desk.hand_in_batch(lane, parcel)
@@ -54,13 +54,13 @@ class Transforming:
     name = "transform"
     whole = False
 
-    def prepare(self, desk: Desk, lane: Lane, run: Run) -> Prepared:
+    def prepare(self, desk: Desk, _lane: Lane, run: Run) -> Prepared:
         seeds = desk.seeds(run)
         kept = [_begin(desk.program.dataset, key, seed) for key, seed in zip(run.keys, seeds, strict=True)]
         halves = [one.half for one in kept if isinstance(one, Reading)]
         if halves:
             return "transform", halves, (kept, seeds)
-        samples = [_make(desk.program.dataset, key, seed) for key, seed in zip(run.keys, seeds, strict=True)]
+        samples = [make_here(desk.program.dataset, key, seed) for key, seed in zip(run.keys, seeds, strict=True)]
         return None, None, samples
 
     def take_in(self, desk: Desk, lane: Lane, payload: Any, reply: Reply) -> None:
@@ -86,15 +86,15 @@ def _begin(dataset: Any, key: Any, seed: int) -> Reading | None:
 
 def _complete(dataset: Any, key: Any, seed: int, reading: Reading | None, values: Any) -> Any:
     if reading is None:
-        return _make(dataset, key, seed)
+        return make_here(dataset, key, seed)
     value = next(values)
     if type(value) is CapturedError:
-        return _make(dataset, key, seed)  # its error is to be the one it has here
+        return make_here(dataset, key, seed)  # its error is to be the one it has here
     done, sample = finish(reading, value)
-    return sample if done else _make(dataset, key, seed)
+    return sample if done else make_here(dataset, key, seed)
 
 
-def _make(dataset: Any, key: Any, seed: int) -> Any:
+def make_here(dataset: Any, key: Any, seed: int) -> Any:
     """A sample, made here."""
     seed_all(seed)
     try:
@@ -103,7 +103,7 @@ def _make(dataset: Any, key: Any, seed: int) -> Any:
         return CapturedError.capture(error, f"in minato's agent, fetching sample index {key!r}")
 
 
-def purpose_of(placement: str, desk: Desk) -> Purpose:
+def purpose_of(placement: str) -> Purpose:
     """The kind of work that a placement means."""
     if placement == "transform":
         return Transforming()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ._session import Session
+from ._splitting import can_transform
 from ._store import default_directory
 
 PLACEMENTS = ("auto", "transform", "sample", "batch", "local")
@@ -45,9 +46,9 @@ class Ray:
         local_cpus: CPUs of a cluster that is started here; None: all.
     """
 
-    address: str | None = None
+    address: Any = None
     placement: str = "auto"
-    ratio: float | str = "auto"
+    ratio: Any = "auto"
     max_remote: int | None = None
     prefer: str = "local"
     min_speedup: float = 1.1
@@ -103,6 +104,15 @@ class Ray:
     def keeps_batches(self) -> bool:
         """Whether only whole batches may overtake."""
         return self.placement == "batch"
+
+    def check(self, dataset: Any) -> None:
+        """Raise ValueError if what is asked for cannot be done with a dataset."""
+        if self.placement == "transform" and not can_transform(dataset):
+            raise ValueError(
+                f"placement='transform' needs a dataset whose transforms can be told from its reading (a `transform` "
+                f"attribute that `__getitem__` calls, or minato.StagedDataset), got {type(dataset).__name__}; use "
+                f"placement='sample'"
+            )
 
     def open(self) -> Session:
         """For one loader."""

@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -20,7 +21,7 @@ from ._agent_process import AgentProcess
 from ._balancing import ShareCounter
 from ._controlling import Controller, Policy, Stage, Wish
 from ._deciding import PLACEMENTS
-from ._splitting import is_splittable
+from ._splitting import can_transform
 from ._store import MetricStore, pipeline_key
 from ._wire import Assignment, Attach, Detach, Detached, Ready, Report, Returned, Setup, Trouble
 
@@ -138,7 +139,8 @@ class Session:
         match message:
             case Ready(nodes, actors):
                 self._is_ready = True
-                controller.ready(nodes, actors, self._store.remotes(self._key, nodes))
+                known = controller.remotes if controller.remote_nodes == nodes else {}
+                controller.ready(nodes, actors, {**self._store.remotes(self._key, nodes), **known})
             case Report():
                 self._remote_samples = self._samples_before + message.total_samples
                 self._retry_s = RETRY_S
@@ -262,7 +264,9 @@ class Work:
         self._agent: AgentProcess | None = None
         """That works for this engine."""
         self._is_refused = False
-        self._phase = -1
+        self._task: Assignment | None = None
+        self._kept = Orders()
+        self._was_open = False
         self.wake = False
         self.due = 0.0
         self._asked = self._returned = -1.0
@@ -282,6 +286,9 @@ class Work:
         return self._counter.take(tickets)
 
     def asked(self) -> None:
+        if self._asked > self._returned:  # the last time there was no batch: another epoch begins
+            self._returned = -1.0
+            self._controller.epoch_began()
         self._asked = self._clock()
 
     def returned(self, samples: int) -> None:
@@ -299,12 +306,12 @@ class Work:
     def look(self) -> Orders:
         now = self._clock()
         if now < self.due and not self.wake:
-            return self._orders()
+            return self._kept
         self.due = now + LOOK_EVERY_S
         session, controller = self._session, self._controller
         session.tend(controller.wish, now)
         if self._agent is not session.agent:  # it has come, or gone
-            self._agent, self._phase = None, -1
+            self._agent = self._task = None
         if self._agent is None and session.agent is not None and controller.wish.launch and not self._is_refused:
             if session.send_seat(self._seat):
                 self._agent = session.agent
@@ -320,19 +327,21 @@ class Work:
     def _assign(self, wish: Wish) -> None:
         assert self._agent is not None
         task = Assignment(wish.phase, wish.placement, wish.actors, wish.beyond)
-        if task != getattr(self, "_task", None) or self._phase != wish.phase:
-            self._agent.send(task)
-            self._task, self._phase = task, wish.phase
+        if task != self._task and self._agent.send(task):
+            self._task = task
 
     def _orders(self) -> Orders:
         wish, wake, self.wake = self._controller.wish, self.wake, False
         is_open = self._agent is not None and self._controller.is_open
-        return Orders(
+        was_open, self._was_open = self._was_open, is_open
+        orders = Orders(
             shared=wish.shared or not is_open,
             extra_batches=DEPTH * wish.actors if is_open else 0,
-            wake=wake or not is_open,
             holder=None if self._agent is None else self._agent.pidfd,
         )
+        if orders != self._kept:
+            self._kept = orders
+        return replace(orders, wake=True) if wake or (was_open and not is_open) else self._kept
 
     def recall(self, why: str) -> Orders:
         self._session.lose(why, self._clock())
@@ -377,16 +386,10 @@ def _placements(wanted: str, seat: Seat) -> tuple[str, ...]:
     """Those to choose from."""
     if wanted == "local":
         return ()
-    can_split = is_splittable(seat.dataset) and not getattr(seat.dataset, "__getitems__", None)
+    can_split = can_transform(seat.dataset)
     can_batch = seat.plan.collate is Collate.ROWS or seat.plan.order is not Order.SAMPLES_OVERTAKE
     possible = {"transform": can_split, "sample": True, "batch": can_batch}
     if wanted != "auto":
-        if not possible[wanted]:
-            raise ValueError(
-                f"placement={wanted!r} needs a dataset whose transforms can be told from its reading "
-                f"(a `transform` attribute that `__getitem__` calls, or minato.StagedDataset), got "
-                f"{type(seat.dataset).__name__}; use placement='sample'"
-            )
         return (wanted,)
     return tuple(name for name in PLACEMENTS if possible[name])
 
@@ -395,5 +398,5 @@ def _pickled(program: Program) -> bytes:
     """By value where the class or function is of the main script: other processes do not have that."""
     from ray import cloudpickle
 
-    blob: bytes = cloudpickle.dumps(program, protocol=5)
-    return blob
+    dumps: Callable[..., bytes] = cloudpickle.dumps
+    return dumps(program, protocol=5)

@@ -44,6 +44,11 @@ class Reading:
     rest: Steps | None
 
 
+def can_transform(dataset: Any) -> bool:
+    """Whether samples of a dataset can be read here and transformed elsewhere."""
+    return is_splittable(dataset) and not getattr(dataset, "__getitems__", None)
+
+
 def is_splittable(dataset: Any) -> bool:
     """Whether all samples of a dataset come in two halves."""
     if type(dataset) is Subset:
@@ -57,12 +62,13 @@ def is_splittable(dataset: Any) -> bool:
 
 
 def read(dataset: Any, key: Any, seed: int) -> Reading | None:
-    """Read a sample under its seed. None: it calls no transform, or another than is known. Raises what reading raises.
-    """
+    """Read a sample under its seed. None: it calls no transform, or one that is not known. Raises what reading raises."""
     path, leaf, key = _resolve(dataset, key)
     seed_all(seed)
     before = [generator.glance() for generator in all_generators()]
     rest: Steps | None = None
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
     if _is_staged(leaf):
         name, args, keywords = "", (leaf.load(leaf.index(key)),), {}
     else:

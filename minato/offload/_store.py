@@ -1,7 +1,7 @@
 """What was learned about a pipeline, kept from one run to the next: a small JSON file in the user's cache directory.
 
-    pipeline, model, this machine            →  Gthp, Lthp, Pcycle
-    the same and the nodes of the cluster    →  Rthp and Ocycle of each placement
+pipeline, model, this machine            →  Gthp, Lthp, Pcycle
+the same and the nodes of the cluster    →  Rthp and Ocycle of each placement
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class MetricStore:
         made = {name: _made(RemoteMetrics, one) for name, one in found.items()}
         return {name: one for name, one in made.items() if one is not None}
 
-    def save(
-        self, key: str, local: LocalMetrics, nodes: tuple[str, ...], remotes: dict[str, RemoteMetrics]
-    ) -> None:
+    def save(self, key: str, local: LocalMetrics, nodes: tuple[str, ...], remotes: dict[str, RemoteMetrics]) -> None:
         if self._file is None:
             return
         entries = self._read()

@@ -117,7 +117,7 @@ def test_least_remote_rate_feeds_the_consumer(local: LocalMetrics, ocycle_s: flo
             assert lower + local_rate(feasible, lower, ocycle_s) >= feasible.gthp * (1 - 1e-6)
 
 
-@given(LOCALS, st.lists(REMOTES, max_size=3))
+@given(LOCALS, st.lists(REMOTES, max_size=3, unique_by=lambda one: one.placement))
 def test_a_decision_never_expects_to_be_slower_than_local(local: LocalMetrics, remotes: list[RemoteMetrics]) -> None:
     decision = decide(local, remotes, min_speedup=1.1, prefer_local=True, most_actors=8)
     if decision.placement != LOCAL:
