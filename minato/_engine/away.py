@@ -30,6 +30,7 @@ class Away:
         self._orders: Orders | None = None
         board.set_aside = work.set_aside
         self.asked, self.returned = work.asked, work.returned
+        self.look()
 
     @property
     def due(self) -> float:

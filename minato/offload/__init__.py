@@ -14,7 +14,10 @@ On the other machines: _actor.py. What they all say to each other: _wire.py. doc
 """
 
 from ._ray import Ray as Ray
+from ._ray import measure_step as measure_step
 
-__all__ = ["Ray"]
+__all__ = ["Ray", "measure_step"]
 
-Ray.__module__ = "minato.offload"
+for _public in (Ray, measure_step):
+    _public.__module__ = "minato.offload"
+del _public

@@ -94,6 +94,8 @@ class Agent:
         self._greeter = Greeter(cluster, self._greeted)
         self._failures = 0
         self._counts = [0, 0, 0]
+        """Calls, samples and bytes that came back in the phase `_counted`."""
+        self._counted = 0
         self._total = 0
         self._next_report = self._next_scale = 0.0
         self._assigned = now_s()
@@ -171,7 +173,8 @@ class Agent:
             return
         self._task = task
         self._purpose = None if task.placement == "local" else purpose_of(task.placement)
-        self._counts = [0, 0, 0]
+        if task.phase != self._counted:
+            self._counted, self._counts = task.phase, [0, 0, 0]
         self._failures = 0
         self._assigned = now_s()
         self._next_scale = self._next_report = 0.0

@@ -45,6 +45,8 @@ class AgentProcess:
             theirs.close()
         self.pidfd = os.pidfd_open(self._process.pid)
         self.pid = self._process.pid
+        self.is_ready = False
+        """Whether it is in the cluster."""
         self._line = Line(ours)
         self._line.send(setup)
 
@@ -86,12 +88,12 @@ class AgentProcess:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
-    def close(self, grace_s: float = STOP_GRACE_S) -> None:
-        """End it, and give everything back."""
+    def close(self) -> None:
+        """End it, and give everything back. One that is not in the cluster yet has nothing to take leave of."""
         self._line.send(Stop())
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        if not poll.poll(grace_s * 1000):
+        if not poll.poll(STOP_GRACE_S * 1000 if self.is_ready else 0):
             self.kill()
         self._process.wait()
         self._line.close()

@@ -74,8 +74,9 @@ class Cluster:
 
     @property
     def room(self) -> int:
-        """Actors there is room for: one for each CPU."""
-        return min(self._setup.most_actors, sum(node.cpus for node in self._nodes))
+        """Actors there is room for: one for each CPU, those of other ranks included."""
+        cpus = sum(node.cpus for node in self._nodes)
+        return min(self._setup.most_actors, max(min(1, cpus), cpus // self._setup.ranks))
 
     def _look(self) -> list[Node]:
         look: Callable[[], list[dict[str, Any]]] = ray.nodes

@@ -76,6 +76,24 @@ class Wish:
 
 
 @dataclass(slots=True)
+class _RemoteWindow:
+    """What came back while a placement is measured, from report to report."""
+
+    calls: int = 0
+    samples: int = 0
+    nbytes: int = 0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, before: Report, now: Report) -> None:
+        self.calls += now.calls - before.calls
+        self.samples += now.samples - before.samples
+        self.nbytes += now.nbytes - before.nbytes
+        self.cpu_s += now.cpu_s - before.cpu_s
+        self.seconds += now.time_s - before.time_s
+
+
+@dataclass(slots=True)
 class _Window:
     """Batches since some moment."""
 
@@ -124,8 +142,10 @@ class Controller:
         self._window = _Window()
         self._open: list[str] = []
         """Placements that are still to be measured."""
-        self._mark: Report | None = None
+        self._remote_window = _RemoteWindow()
         self._last: Report | None = None
+        self._follows = False
+        """Whether nothing has come between the last report and the next."""
         self._phase_began: float | None = None
         self._slow_windows = 0
         self._hold = 1
@@ -149,7 +169,7 @@ class Controller:
     def epoch_began(self) -> None:
         """Another epoch begins."""
         self._skip = SKIP
-        self._last = None
+        self._follows = False
 
     def delivered(self, samples: int, busy_s: float, wait_s: float, cpu_s: float) -> None:
         """A batch was delivered, `busy_s` after the last one was, plus `wait_s` of waiting; workers here used `cpu_s`
@@ -198,9 +218,10 @@ class Controller:
             return
         if self._phase_began is None:
             self._phase_began = report.time_s
-        self._last = report
+        before, self._last = self._last if self._follows else None, report
+        self._follows = True
         if self.stage is Stage.MEASURING_REMOTE:
-            self._measure_remote(report)
+            self._measure_remote(before, report)
         elif self.stage is Stage.RUNNING and report.refused and report.actors == 0:
             self._go_local(f"{self._wish.placement}: {report.refused}")
 
@@ -257,37 +278,32 @@ class Controller:
         if not self._open:
             self._decide()
             return
-        self._mark = None
+        self._remote_window = _RemoteWindow()
         wish = Wish(self._wish.phase + 1, True, self._open[0], 1.0, self._room, shared=True, beyond=True)
         self._enter(Stage.MEASURING_REMOTE, wish)
 
-    def _measure_remote(self, report: Report) -> None:
+    def _measure_remote(self, before: Report | None, report: Report) -> None:
         assert self._phase_began is not None
-        placement = self._wish.placement
-        since_began = report.time_s - self._phase_began
+        placement, window = self._wish.placement, self._remote_window
+        is_late = report.time_s - self._phase_began > PATIENCE_S
         if report.actors == 0:
-            if report.refused or since_began > PATIENCE_S:
+            if report.refused or is_late:
                 self._decide_log(f"not {placement}: {report.refused or 'no actor came up'}")
                 self._open.pop(0)
                 self._measure_next()
             return
-        if self._mark is None or report.actors != self._mark.actors:
-            if report.calls >= _WARM_CALLS * report.actors or (self._mark is not None):
-                self._mark = report
-            if self._mark is None and since_began > PATIENCE_S:
-                self._mark = report
+        if before is not None and before.actors == report.actors and before.calls >= _WARM_CALLS * report.actors:
+            window.add(before, report)
+        enough = window.calls >= _CALLS * report.actors and window.seconds >= LEAST_S
+        if not enough and window.seconds < MOST_S and not is_late:
             return
-        mark, seconds = self._mark, report.time_s - self._mark.time_s
-        enough = report.calls - mark.calls >= _CALLS * report.actors and seconds >= LEAST_S
-        if not enough and seconds < MOST_S:
-            return
-        batches = (report.samples - mark.samples) / self._batch_size
+        batches = window.samples / self._batch_size
         if batches > 0:
-            cost = (report.cpu_s - mark.cpu_s) / batches
-            self.remotes[placement] = RemoteMetrics(placement, batches / seconds, report.actors, cost)
+            rate, cost = batches / window.seconds, window.cpu_s / batches
+            self.remotes[placement] = RemoteMetrics(placement, rate, report.actors, cost)
             self._decide_log(
-                f"measured {placement}: {batches / seconds:.3g}/s from {report.actors} actors, {cost:.2g} CPU s per "
-                f"batch here, {(report.nbytes - mark.nbytes) / seconds:.3g} bytes/s"
+                f"measured {placement}: {rate:.3g}/s from {report.actors} actors, {cost:.2g} CPU s per batch here, "
+                f"{window.nbytes / window.seconds:.3g} bytes/s"
             )
         self._open.pop(0)
         self._measure_next()
@@ -380,6 +396,7 @@ class Controller:
         if wish is not None:
             self._wish = wish
             self._last = None
+            self._follows = False
 
     def _decide_log(self, text: str) -> None:
         self.decisions = (*self.decisions, text)[-MOST_KEPT:]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ._splitting import can_transform
 from ._store import default_directory
 
 PLACEMENTS = ("auto", "transform", "sample", "batch", "local")
+_RATES = (("max_bandwidth", 0.0), ("consumer_rate", 0.0))
 MOST_REMOTE = 32  # actors, unless the user says otherwise
 
 
@@ -36,6 +39,8 @@ class Ray:
         prefer: with ratio="auto", "local" (default) uses the cluster no more than needed, "remote" as much as it gives.
         min_speedup: how many times faster the consumer must be than the loader for offloading to begin.
         max_inflight_bytes: bytes of samples under way from actors. max_bandwidth: bytes per second; None: no limit.
+        consumer_rate: batches per second that your loop could take, e.g. from `minato.offload.measure_step`; None: told
+            from the time between two batches.
         profile_steps: batches per measurement. recheck_every: batches between two looks at whether it is still right.
         call_timeout_s: seconds after which an actor that does not answer is given up; more if calls take that long.
         model_key: a name for what the batches are used for. Metrics of an earlier run are taken if name and pipeline
@@ -54,6 +59,7 @@ class Ray:
     min_speedup: float = 1.1
     max_inflight_bytes: int = 256 << 20
     max_bandwidth: float | None = None
+    consumer_rate: float | None = None
     profile_steps: int = 20
     recheck_every: int = 50
     call_timeout_s: float = 60.0
@@ -80,7 +86,7 @@ class Ray:
         for name in ("max_remote", "local_cpus"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        for name, least in (("min_speedup", 1.0), ("call_timeout_s", 0.0), ("max_bandwidth", 0.0)):
+        for name, least in (("min_speedup", 1.0), ("call_timeout_s", 0.0), *_RATES):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float)) and value > least - (name == "min_speedup")):
                 raise ValueError(f"{name} must be a number above {least:g}, got {value!r}")
@@ -130,7 +136,22 @@ class Ray:
         if self.address is None and ray is not None and ray.is_initialized():
             found: str = ray.get_runtime_context().gcs_address
             return found
-        return self.address
+        given: str | None = self.address
+        return given
+
+
+def measure_step(step: Callable[[Any], Any], batch: Any, steps: int = 20, skip: int = 3) -> float:
+    """Batches per second that a training step takes, by replaying one batch: for `Ray(consumer_rate=…)`.
+
+    `step` is called with the batch, `skip` times before and `steps` times while the clock runs. What it trains is
+    trained by that: give it a copy. On an accelerator it has to wait for its result.
+    """
+    for _ in range(skip):
+        step(batch)
+    began = time.perf_counter()
+    for _ in range(steps):
+        step(batch)
+    return steps / max(time.perf_counter() - began, 1e-9)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import torch
 
 from .._plan import Collate, Order
 from .._protocols import Orders, Seat
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 DEPTH = 2  # calls under way for each actor
 LOOK_EVERY_S = 0.05
-SILENCE_S = 15.0  # seconds without a word from an agent that should speak ten times a second
+SILENCE_S = 30.0  # seconds without a word from an agent that should speak ten times a second
 DETACH_S = 2.0  # seconds for the agent to let go of an engine's memory
 RETRY_S = 10.0  # seconds before another agent is started; doubles each time
 MOST_RETRY_S = 300.0
@@ -46,7 +47,6 @@ class Session:
         self._agent: AgentProcess | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._pid = os.getpid()
-        self._is_ready = False
         self._heard = 0.0
         self._retry_at = 0.0
         self._retry_s = RETRY_S
@@ -83,7 +83,7 @@ class Session:
             recheck_steps=config.recheck_every,
         )
         self._key = pipeline_key(seat, config.model_key)
-        return Controller(policy, seat.cores, self._store.local(self._key), self._note)
+        return Controller(policy, seat.cores, self._store.local(self._key), self._note, config.consumer_rate)
 
     def _note(self, text: str) -> None:
         _log.info("%s", text)
@@ -98,7 +98,7 @@ class Session:
     @property
     def agent(self) -> AgentProcess | None:
         """The agent, once it is in the cluster."""
-        return self._agent if self._is_ready else None
+        return self._agent if self._agent is not None and self._agent.is_ready else None
 
     def tend(self, wish: Wish, now: float) -> None:
         """Start the agent if it is wanted; hear what it has to say."""
@@ -122,6 +122,7 @@ class Session:
                 most_bytes=config.max_inflight_bytes,
                 bytes_per_s=config.max_bandwidth,
                 call_timeout_s=config.call_timeout_s,
+                ranks=_ranks(),
                 use_this_node=config.use_this_node,
                 local_cpus=config.local_cpus,
                 namespace=config.namespace,
@@ -130,7 +131,7 @@ class Session:
             )
         )
         self._finalizer = weakref.finalize(self, self._agent.close)
-        self._is_ready, self._heard, self._digest = False, now, ""
+        self._heard, self._digest = now, ""
 
     def _hear(self, message: Any, now: float) -> None:
         self._heard = now
@@ -138,7 +139,8 @@ class Session:
         assert controller is not None
         match message:
             case Ready(nodes, actors):
-                self._is_ready = True
+                if self._agent is not None:
+                    self._agent.is_ready = True
                 known = controller.remotes if controller.remote_nodes == nodes else {}
                 controller.ready(nodes, actors, {**self._store.remotes(self._key, nodes), **known})
             case Report():
@@ -176,9 +178,10 @@ class Session:
         """There is no agent any more; another may be started later."""
         self.warn(why)
         if self._finalizer is not None:
-            self._agent.kill() if self._agent is not None else None
+            if self._agent is not None:
+                self._agent.kill()
             self._finalizer()
-        self._agent, self._finalizer, self._is_ready = None, None, False
+        self._agent, self._finalizer = None, None
         self._samples_before = self._remote_samples
         self._retry_at = now + self._retry_s
         self._retry_s = min(MOST_RETRY_S, 2 * self._retry_s)
@@ -187,7 +190,7 @@ class Session:
 
     def is_silent(self, now: float) -> bool:
         """Whether the agent has not been heard for too long, though it should."""
-        return self._agent is not None and self._is_ready and now - self._heard > SILENCE_S
+        return self.agent is not None and now - self._heard > SILENCE_S
 
     def send_seat(self, seat: Seat) -> bool:
         """Have the agent work for an engine. False: it cannot be told how."""
@@ -223,7 +226,7 @@ class Session:
         finally:
             if memory >= 0:
                 os.close(memory)
-        self._digest = digest
+        self._digest, self._heard = digest, time.monotonic()
         return sent
 
     # ---- the loader ------------------------------------------------------------------------------------------------
@@ -392,6 +395,12 @@ def _placements(wanted: str, seat: Seat) -> tuple[str, ...]:
     if wanted != "auto":
         return (wanted,)
     return tuple(name for name in PLACEMENTS if possible[name])
+
+
+def _ranks() -> int:
+    """Processes of this training, each with a loader of its own."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _pickled(program: Program) -> bytes:

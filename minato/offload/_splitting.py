@@ -62,7 +62,7 @@ def is_splittable(dataset: Any) -> bool:
 
 
 def read(dataset: Any, key: Any, seed: int) -> Reading | None:
-    """Read a sample under its seed. None: it calls no transform, or one that is not known. Raises what reading raises."""
+    """Read a sample under its seed, raising what that raises. None: it calls no transform, or one that is not known."""
     path, leaf, key = _resolve(dataset, key)
     seed_all(seed)
     before = [generator.glance() for generator in all_generators()]

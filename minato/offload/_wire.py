@@ -30,6 +30,8 @@ class Setup:
     """Bytes of samples under way."""
     bytes_per_s: float | None
     call_timeout_s: float
+    ranks: int
+    """Processes of a distributed training, which share the cluster."""
     use_this_node: bool | None
     local_cpus: int | None
     namespace: str

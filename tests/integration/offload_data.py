@@ -71,8 +71,12 @@ class OnlyHere(Transformed):
 class Failing(Drawing):
     """Every tenth sample fails."""
 
+    def __init__(self, length: int, failing: int) -> None:
+        super().__init__(length)
+        self.failing = failing
+
     def __getitem__(self, index: int) -> Any:
-        if index % 10 == 3:
+        if index % 10 == self.failing:
             raise ValueError(f"bad sample {index}")
         return super().__getitem__(index)
 
