@@ -96,7 +96,7 @@ def make_away(
                 control=control.fd,
                 batches=control.batches,
                 workers=control.workers,
-                first_lane=control.workers - control.lanes,
+                first_lane=control.workers - control.remote,
                 arena=board.arena.fd,
                 wake=wake,
                 ready=pool.ready,

@@ -226,13 +226,13 @@ class ControlBlock:
     Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
     """
 
-    def __init__(self, fd: int, batches: int, workers: int, lanes: int = 0) -> None:
+    def __init__(self, fd: int, batches: int, workers: int, remote: int = 0) -> None:
         self.fd = fd
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
-        """Worker records: the most workers there can be at once, and the lanes of the remote side behind them."""
-        self.lanes = lanes
+        """Worker records: the most workers there can be at once, and those of the remote side behind them."""
+        self.remote = remote
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
@@ -249,8 +249,8 @@ class ControlBlock:
         self.words = memoryview(b"")
 
     @classmethod
-    def create(cls, batches: int, workers: int, lanes: int = 0) -> ControlBlock:
-        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers + lanes, lanes)
+    def create(cls, batches: int, workers: int, remote: int = 0) -> ControlBlock:
+        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers + remote, remote)
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()

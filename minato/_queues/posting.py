@@ -79,10 +79,10 @@ class PostingBoard(Board):
         woken: list[int] = []
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.lanes)):
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.remote)):
             return woken
         with self._lock:
-            for worker in range(self.control.workers - self.control.lanes):
+            for worker in range(self.control.workers - self.control.remote):
                 at = self.control.worker(worker) + Worker.PHASE
                 if len(woken) < most and self._words[at] == Phase.ASLEEP:
                     self._words[at] = Phase.IDLE
