@@ -99,14 +99,14 @@ class Agent:
         self._total = 0
         self._next_report = self._next_scale = 0.0
         self._assigned = now_s()
+        self._told: tuple[str, ...] | None = None
+        """Nodes that the main process knows of."""
         self._stopped = False
 
     def run(self) -> None:
         """Work until the main process says stop, or is gone."""
-        self._line.send(
-            Ready(tuple(sorted(f"{node.name}:{node.cpus}" for node in self._cluster.nodes)), self._cluster.room)
-        )
         while not self._stopped:
+            self._tell_nodes()
             self._poll.poll(self._pause_s() * 1000)
             self._drain()
             self._listen()
@@ -115,6 +115,11 @@ class Agent:
                 self._keep_up()
                 self._dispatch(self._desk)
                 self._report()
+
+    def _tell_nodes(self) -> None:
+        nodes = tuple(sorted(f"{node.name}:{node.cpus}" for node in self._cluster.nodes))
+        if nodes != self._told and self._line.send(Ready(nodes, self._cluster.room)):
+            self._told = nodes
 
     def _pause_s(self) -> float:
         if self._desk is None:
@@ -340,7 +345,10 @@ class Agent:
                 self._calls.remove(call)
                 self._flow.lost(call.estimate)
                 self._return(call.lane)
-            self._line.send(self._account(refused=str(error) or repr(error)))
+            self._line.send(
+                Trouble(f"{MOST_FAILURES} calls in a row failed, the last with {error!r}"[:1000], fatal=True)
+            )
+            self._stopped = True  # another agent will be started after a while
 
     def _complain(self, text: str) -> None:
         self._line.send(Trouble(text[:1000], fatal=False))
@@ -352,11 +360,9 @@ class Agent:
         self._next_report = now + REPORT_EVERY_S
         self._line.send(self._account())
 
-    def _account(self, refused: str = "") -> Report:
+    def _account(self) -> Report:
         purpose = self._purpose
         calls, samples, nbytes = self._counts
-        if purpose is not None and not refused:
-            refused = self._greeter.refusal(purpose)
         return Report(
             time_s=now_s(),
             phase=self._task.phase,
@@ -366,7 +372,7 @@ class Agent:
             nbytes=nbytes,
             cpu_s=time.process_time(),
             total_samples=self._total,
-            refused=refused[:1000],
+            refused="" if purpose is None else self._greeter.refusal(purpose)[:1000],
         )
 
 

@@ -212,6 +212,12 @@ class Controller:
             self._open = [name for name in self._policy.placements if name not in self.remotes]
             self._measure_next()
 
+    def resized(self, actors: int) -> None:
+        """Nodes have come or gone."""
+        before, self._room = self._room, min(actors, self._policy.most_actors)
+        if self.stage is Stage.RUNNING and self._wish.actors >= before:  # all there were: all there are now
+            self._wish = replace(self._wish, actors=self._room)
+
     def reported(self, report: Report) -> None:
         """What the agent says of its work."""
         if report.phase != self._wish.phase or self._wish.placement == LOCAL:
@@ -369,7 +375,6 @@ class Controller:
         if window.rate < SLOWER * min(local.lthp, window.gthp):
             self._slow_windows += 1
             if self._slow_windows >= 2:
-                self._hold = min(64, 2 * self._hold)
                 self.remotes.pop(self._wish.placement, None)
                 self._go_local(f"slower than local: {window.rate:.3g}/s, {local.lthp:.3g}/s before")
             return
@@ -380,12 +385,14 @@ class Controller:
         ratio = min(1.0, before + STEP) if share > WAITS else max(0.0, before - STEP) if share < WAITS / 5 else before
         if ratio == 0.0 and before == 0.0:
             self._go_local(f"the consumer does not wait any more: it takes {window.gthp:.3g}/s")
+            self._hold = 1
             return
         if ratio != before:
             self._decide_log(f"ratio {before:.2f} to {ratio:.2f}: the consumer waits {share:.0%} of its time")
             self._wish = replace(self._wish, ratio=ratio, actors=self._room if ratio > before else self._wish.actors)
 
     def _go_local(self, why: str) -> None:
+        self._hold = min(64, 2 * self._hold)  # what was no use will hardly be soon
         self._decide_log(f"local: {why}")
         self._enter(Stage.LOCAL, Wish(self._wish.phase + 1))
 

@@ -45,6 +45,7 @@ class Session:
         self._config = config
         self.lanes = DEPTH * config.most_remote
         self._agent: AgentProcess | None = None
+        self._cluster: Ready | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._pid = os.getpid()
         self._heard = 0.0
@@ -112,6 +113,15 @@ class Session:
             self._hear(message, now)
         if self._agent is not None and self._agent.has_ended:
             self.lose("the agent ended unexpectedly", now)
+        if self.agent is not None and self._cluster is not None:
+            self._tell_cluster(self._cluster)
+
+    def _tell_cluster(self, cluster: Ready) -> None:
+        controller = self.controller
+        if controller is not None and controller.stage is Stage.STARTING:
+            known = controller.remotes if controller.remote_nodes == cluster.nodes else {}
+            stored = self._store.remotes(self._key, cluster.nodes)
+            controller.ready(cluster.nodes, cluster.actors, {**stored, **known})
 
     def _launch(self, now: float) -> None:
         config = self._config
@@ -138,11 +148,11 @@ class Session:
         controller = self.controller
         assert controller is not None
         match message:
-            case Ready(nodes, actors):
+            case Ready():
                 if self._agent is not None:
                     self._agent.is_ready = True
-                known = controller.remotes if controller.remote_nodes == nodes else {}
-                controller.ready(nodes, actors, {**self._store.remotes(self._key, nodes), **known})
+                self._cluster = message
+                controller.resized(message.actors)
             case Report():
                 self._remote_samples = self._samples_before + message.total_samples
                 self._retry_s = RETRY_S
