@@ -28,7 +28,7 @@ from .._queues.mapping import map_file
 from .._workers.guard import die_with_parent, reset_signals
 from .._workers.program import Program
 from .._workers.sync import apply_patch
-from ._cluster import Actor, Cluster, is_actor_gone, is_store_full, now_s
+from ._cluster import Actor, Cluster, Node, is_actor_gone, is_store_full, now_s
 from ._flow import Flow
 from ._greeting import Greeter
 from ._lanes import Desk, Lane
@@ -101,6 +101,7 @@ class Agent:
         self._assigned = now_s()
         self._told: tuple[str, ...] | None = None
         """Nodes that the main process knows of."""
+        self._seen: list[Node] | None = None
         self._stopped = False
 
     def run(self) -> None:
@@ -117,7 +118,10 @@ class Agent:
                 self._report()
 
     def _tell_nodes(self) -> None:
-        nodes = tuple(sorted(f"{node.name}:{node.cpus}" for node in self._cluster.nodes))
+        if self._cluster.nodes is self._seen:
+            return
+        self._seen = self._cluster.nodes
+        nodes = tuple(sorted(f"{node.name}:{node.cpus}" for node in self._seen))
         if nodes != self._told and self._line.send(Ready(nodes, self._cluster.room)):
             self._told = nodes
 
@@ -234,8 +238,9 @@ class Agent:
             lane.run = run
             try:
                 self._greeter.take_probe(purpose, desk, run)
-            finally:
-                self._return(lane)
+            except Exception as error:  # this sample fails here too: the next one will do
+                self._complain(f"a sample cannot be made here: {error!r}")
+            self._return(lane)
         self._greeter.greet(purpose)
 
     def _greeted(self) -> None:

@@ -22,6 +22,7 @@ SKIP = 2  # batches at an epoch's start that are not measured: workers start, pa
 LEAST_S = 0.3  # seconds that a measurement lasts at least
 MOST_S = 10.0  # seconds after which a placement is judged by what has come
 PATIENCE_S = 60.0  # seconds for the first actor to show that it can be used
+STRAGGLERS_S = 10.0  # seconds after the first actor for the others to come up
 STEP = 0.05  # of the ratio, when the consumer waits, or does not
 WAITS = 0.05  # share of its time that a consumer may wait before it counts as waiting
 SLOWER = 0.95  # of the local rate; below it, offloading is no help
@@ -143,6 +144,8 @@ class Controller:
         self._open: list[str] = []
         """Placements that are still to be measured."""
         self._remote_window = _RemoteWindow()
+        self._first_fit: float | None = None
+        """When there was somebody to measure."""
         self._last: Report | None = None
         self._follows = False
         """Whether nothing has come between the last report and the next."""
@@ -285,6 +288,7 @@ class Controller:
             self._decide()
             return
         self._remote_window = _RemoteWindow()
+        self._first_fit = None
         wish = Wish(self._wish.phase + 1, True, self._open[0], 1.0, self._room, shared=True, beyond=True)
         self._enter(Stage.MEASURING_REMOTE, wish)
 
@@ -297,6 +301,10 @@ class Controller:
                 self._decide_log(f"not {placement}: {report.refused or 'no actor came up'}")
                 self._open.pop(0)
                 self._measure_next()
+            return
+        if self._first_fit is None:
+            self._first_fit = report.time_s
+        if report.actors < self._wish.actors and report.time_s - self._first_fit < STRAGGLERS_S:
             return
         if before is not None and before.actors == report.actors and before.calls >= _WARM_CALLS * report.actors:
             window.add(before, report)
