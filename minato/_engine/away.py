@@ -17,7 +17,34 @@ from .._workers.program import Program
 from .cores import allowed_cores
 
 
-class Away:
+class Nobody:
+    """There is no remote side."""
+
+    due: float | None = None
+    """When to look next, on the monotonic clock."""
+
+    def wake(self) -> None:
+        """Something was posted."""
+
+    def asked(self) -> None:
+        """The consumer asks for a batch."""
+
+    def returned(self, samples: int) -> None:
+        """It got one."""
+
+    def look(self) -> bool:
+        """See what has happened; True if what was in hand elsewhere is to be posted again."""
+        return False
+
+    def recall(self, why: str) -> bool:  # noqa: ARG002
+        """The same, after nothing came back for too long."""
+        return False
+
+    def close(self) -> None:
+        """The engine ends."""
+
+
+class Away(Nobody):
     """The remote side of one engine. Owns the eventfd by which it is woken."""
 
     def __init__(self, work: RemoteWork, wake: int, board: PostingBoard, pool: WorkerPool, window: Window) -> None:
@@ -29,25 +56,24 @@ class Away:
         self._holder: int | None = None
         self._orders: Orders | None = None
         board.set_aside = work.set_aside
-        self.asked, self.returned = work.asked, work.returned
         self.look()
 
-    @property
-    def due(self) -> float:
-        """When to look next, on the monotonic clock."""
-        return self._work.due
+    def asked(self) -> None:
+        self._work.asked()
+
+    def returned(self, samples: int) -> None:
+        self._work.returned(samples)
 
     def wake(self) -> None:
-        """Something was posted."""
         if self._holder is not None:
             os.eventfd_write(self._wake, 1)
 
     def look(self) -> bool:
-        """See what has happened; True if what was in hand elsewhere is to be posted again."""
-        return self._follow(self._work.look())
+        orders = self._work.look()
+        self.due = self._work.due
+        return self._follow(orders)
 
     def recall(self, why: str) -> bool:
-        """The same, after nothing came back for too long."""
         return self._holder is not None and self._follow(self._work.recall(why))
 
     def _follow(self, orders: Orders) -> bool:
@@ -64,7 +90,6 @@ class Away:
         return had is not None and had != orders.holder
 
     def close(self) -> None:
-        """The engine ends."""
         self._board.set_aside = None
         try:
             self._work.detach()
@@ -81,10 +106,10 @@ def make_away(
     board: PostingBoard,
     pool: WorkerPool,
     window: Window,
-) -> Away | None:
-    """The remote side of an engine; None: there is none, or it works for another engine."""
+) -> Nobody:
+    """The remote side of an engine: nobody, if there is none, or if it works for another engine."""
     if side is None:
-        return None
+        return Nobody()
     control, wake = board.control, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     work: RemoteWork | None = None
     try:
@@ -107,4 +132,4 @@ def make_away(
     finally:
         if work is None:
             os.close(wake)
-    return None if work is None else Away(work, wake, board, pool, window)
+    return Nobody() if work is None else Away(work, wake, board, pool, window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -53,8 +54,7 @@ class Engine:
         first_epoch: int = 0,
         remote: RemoteSide | None = None,
     ) -> None:
-        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives. `remote`: other
-        machines that may do part of the work."""
+        """`first_epoch`: the number of the epoch to begin with, of those of the base seed. `remote`: other machines."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -198,8 +198,7 @@ class Engine:
             self._reuse_warm_slot()
         if posted:
             self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
-            if self._away is not None:
-                self._away.wake()
+            self._away.wake()
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
@@ -253,8 +252,7 @@ class Engine:
         """The next batch, or StopIteration, or the error that the batch carries."""
         with self._in_use:
             self._check_open()
-            if self._away is not None:
-                self._away.asked()
+            self._away.asked()
             with self._uninterrupted:
                 self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
@@ -266,13 +264,12 @@ class Engine:
                     return self._deliver(batch)
                 finally:
                     self._top_up()
-                    if self._away is not None:
-                        self._away.returned(self._board.filled(batch))
+                    self._away.returned(self._board.filled(batch))
 
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
         self._times.look()
-        if self._away is not None and self._away.look():
+        if self._away.look():
             self._casualties.post_again(self._current, self._ahead, self._void)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
@@ -304,7 +301,7 @@ class Engine:
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
-                if self._scaler is not None or self._away is not None:
+                if self._scaler is not None or self._away.due is not None:
                     self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
@@ -319,8 +316,8 @@ class Engine:
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
         look = None if self._scaler is None else self._scaler.due
-        away = None if self._away is None else self._away.due
-        until = min((moment for moment in (patience.deadline, due, look, away) if moment is not None), default=None)
+        moments = (patience.deadline, due, look, self._away.due)
+        until = min((moment for moment in moments if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -340,9 +337,8 @@ class Engine:
 
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:
         """The batch has not come within `timeout`."""
-        if self._away is not None and self._away.recall(f"no batch came within timeout={self._plan.timeout} s"):
-            with self._uninterrupted:
-                self._casualties.post_again(self._current, self._ahead, self._void)
+        if self._away.recall(f"no batch came within timeout={self._plan.timeout} s"):
+            self._casualties.post_again(self._current, self._ahead, self._void)
             patience.renew()
             return
         if patience.extend(hangs.next_moment()):
@@ -447,15 +443,8 @@ class Engine:
             return
         self._closed = True
         release(self)
-        try:
-            if self._away is not None:
-                self._away.close()
-        finally:
-            self._stop()
-
-    def _stop(self) -> None:
-        try:
-            self._pool.stop()
-        finally:
-            self._board.control.close()
-            self._keeper.give_back(self._memory)
+        with contextlib.ExitStack() as steps:  # from the last to the first, each whatever becomes of the others
+            steps.callback(self._keeper.give_back, self._memory)
+            steps.callback(self._board.control.close)
+            steps.callback(self._pool.stop)
+            self._away.close()

@@ -45,6 +45,7 @@ def epochs_until(loader: DataLoader[Any], enough: Callable[[], bool], most: int 
         epochs.append(list(loader))
         if enough():
             return epochs
+        time.sleep(0.3)  # leaves the processor to what is being started
     pytest.fail(f"did not happen: {loader.stats()}")
 
 
