@@ -234,6 +234,7 @@ class Agent:
             lane = self._free[0]
             run = lane.board.pull_away(1, desk.together, beyond=True)
             if run is None:
+                self._next_scale = 0.0  # nothing is posted yet: try again as soon as something may be
                 return
             lane.run = run
             try:
