@@ -12,6 +12,9 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    _patching.py     minato.patch(): minato in code that imports torch's loader
+    bench/           what `minato bench` runs
+    integrations/    statistics as scalars for TensorBoard and Lightning
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -23,14 +26,24 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
+__all__ = [
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "StagedDataset",
+    "__version__",
+    "errors",
+    "get_worker_info",
+    "patch",
+]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, patch):
     _public.__module__ = "minato"
 del _public
 

@@ -15,7 +15,16 @@ import minato
 
 ROOT = Path(__file__).parent.parent
 
-PUBLIC = {"DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "errors", "get_worker_info", "__version__"}
+PUBLIC = {
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "StagedDataset",
+    "errors",
+    "get_worker_info",
+    "patch",
+    "__version__",
+}
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 
 

@@ -26,7 +26,7 @@ from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
-from .observing import Profile
+from .observing import KeptProfile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
@@ -73,7 +73,7 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
-    profile: Profile,
+    profile: KeptProfile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
     remote: RemoteSide | None = None,

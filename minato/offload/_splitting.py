@@ -7,16 +7,19 @@ the load function runs here, all transforms there. Through Subset and ConcatData
 
 from __future__ import annotations
 
+import ast
 import bisect
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
 from .._staged import StagedDataset
-from .._workers import stages
 from .._workers.generators import all_generators
-from .._workers.splitting import Steps
+from .._workers.splitting import Steps, split
+from .._workers.stages import ATTRIBUTES
 
 Path = tuple[str | int, ...]
 
@@ -57,8 +60,8 @@ def is_splittable(dataset: Any) -> bool:
         return all(map(is_splittable, dataset.datasets))
     if _is_staged(dataset):
         return bool(dataset.transforms)
-    has_transform = any(callable(getattr(dataset, name, None)) for name in stages.ATTRIBUTES)
-    return has_transform and stages._split_getitem(type(dataset).__getitem__) is not None
+    has_transform = any(callable(getattr(dataset, name, None)) for name in ATTRIBUTES)
+    return has_transform and _split(type(dataset)) is not None
 
 
 def read(dataset: Any, key: Any, seed: int) -> Reading | None:
@@ -72,14 +75,14 @@ def read(dataset: Any, key: Any, seed: int) -> Reading | None:
     if _is_staged(leaf):
         name, args, keywords = "", (leaf.load(leaf.index(key)),), {}
     else:
-        steps = stages._split_getitem(type(leaf).__getitem__)
+        steps = _split(type(leaf))
         assert steps is not None
         rest = steps(leaf, key)
         try:
             function, args, keywords = next(rest)
         except StopIteration:
             return None
-        found = [one for one in stages.ATTRIBUTES if getattr(leaf, one, None) is function]
+        found = [one for one in ATTRIBUTES if getattr(leaf, one, None) is function]
         if not found:
             rest.close()
             return None
@@ -127,6 +130,19 @@ def seed_all(seed: int) -> None:
     """As `Randomness` seeds the generators for a sample."""
     for salt, generator in enumerate(all_generators()):
         generator.seed(seed ^ salt)
+
+
+@functools.lru_cache(maxsize=256)
+def _split(kind: type) -> Callable[..., Steps] | None:
+    """A dataset's `__getitem__` with the calls of its transform given out; None if that cannot be done."""
+    return split(getattr(kind, "__getitem__", None), _is_call_of_transform, kind)
+
+
+def _is_call_of_transform(call: ast.Call, first: str, _loops: frozenset[str]) -> bool:
+    called = call.func
+    if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name)):
+        return False
+    return called.value.id == first and called.attr in ATTRIBUTES
 
 
 def _is_staged(dataset: Any) -> bool:
