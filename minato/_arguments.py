@@ -72,7 +72,7 @@ TORCH_ARGUMENTS = (
     "persistent_workers",
     "pin_memory_device",
 )
-_LATER = {"cache": "caching", "offload": "offloading"}
+_LATER = {"cache": "caching"}
 
 
 def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: Callable[[], int]) -> int:
@@ -195,6 +195,22 @@ def check_adaptable(adaptive: Any, dataset: Any, num_workers: int) -> None:
             "adaptive cannot change the number of workers of an IterableDataset: each worker has a stream of its own; "
             "leave adaptive=None"
         )
+
+
+def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
+    """Refuse to offload what cannot be offloaded."""
+    if offload is None:
+        return
+    if not callable(getattr(offload, "open", None)) or not hasattr(offload, "most_remote"):
+        raise TypeError(f"offload must be None or an object such as minato.offload.Ray(), got {offload!r}")
+    if num_workers == 0:
+        raise ValueError("offload needs workers on this machine too; set num_workers > 0, or offload=None")
+    if isinstance(dataset, IterableDataset):
+        raise ValueError(
+            "offload cannot divide the work of an IterableDataset: each worker has a stream of its own; leave "
+            "offload=None"
+        )
+    offload.check(dataset)
 
 
 def _check_fetching(options: dict[str, Any]) -> None:
@@ -345,6 +361,13 @@ def most_adaptive_workers(loader: Any, cores: Callable[[], int]) -> int:
     return max(int(loader.num_workers), cores())
 
 
+def _order(loader: Any) -> Order:
+    order = decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None)
+    if order is Order.SAMPLES_OVERTAKE and loader.offload is not None and loader.offload.keeps_batches:
+        return Order.BATCHES_OVERTAKE
+    return order
+
+
 def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None) -> LoaderPlan:
     """The plan of a checked loader, from its attributes. `cores`: those this process may use, where that matters.
     `workers`: for one epoch that needs another number of them."""
@@ -354,12 +377,13 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     window = per_worker * max(1, workers)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
-    most_window = per_worker * max(1, most_workers)
-    max_deferral = loader.max_deferral or 4 * most_window
+    most_remote = 0 if loader.offload is None else loader.offload.most_remote
+    most_window = per_worker * (max(1, most_workers) + most_remote)
+    max_deferral = loader.max_deferral or max(most_window, 4 * per_worker * max(1, most_workers))
     collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
-        order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
+        order=_order(loader),
         collate=collate,
         collate_fn=loader.collate_fn,
         num_workers=workers,

@@ -40,6 +40,7 @@ from ._engine.start import (
 )
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
+from ._protocols import RemoteSide
 from ._records import LoaderStats
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -82,7 +83,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         max_worker_restarts: dead workers to replace before giving up.
         trace: a directory that events are recorded in, to be read with `minato trace` or `minato.trace`; or
             `minato.trace.TraceOptions`. None records nothing.
-        cache, offload: extensions.
+        cache: extensions.
+        offload: other machines' CPUs for part of the work, e.g. `minato.offload.Ray()`; None: none. Needs workers, and
+            a map-style dataset.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
@@ -90,6 +93,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     are checked and kept, and have no effect until it is.
     """
 
+    offload: Any
     _pending: dict[str, Any] | None = None
     """The state that the next `iter()` goes on from."""
 
@@ -144,6 +148,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
+        _arguments.check_offload(offload, dataset, num_workers)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
@@ -161,6 +166,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._profile = make_profile(_arguments.slow_rule(self), *_arguments.known_costs(self))
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._remote: RemoteSide | None = None if self.offload is None else self.offload.open()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
 
     @property
@@ -235,6 +241,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._profile,
             self._memory,
             resumed,
+            self._remote,
         )
         self._engines.add(engine)
         prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
@@ -262,6 +269,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return LoaderStats(
             **{field.name: getattr(self._totals, field.name) for field in fields(self._totals)},
             **state,
+            **({} if self._remote is None else self._remote.stats()),
             batches_on_device=next((prefetcher.queues for prefetcher in self._prefetchers), ()),
             slow_threshold=costs.threshold,
             slow_share=costs.flagged_share,
@@ -301,6 +309,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             prefetcher.release()  # first: copies read the engines' memory
         for engine in list(self._engines):
             engine.close()
+        if self._remote is not None:
+            self._remote.close()
         self._memory.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
@@ -311,7 +321,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track")
+        alive = (
+            *("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track"),
+            "_remote",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

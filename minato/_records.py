@@ -214,6 +214,16 @@ class LoaderStats:
     """Queues over time, oldest first, from the beginning on: at most 240 moments, further apart as time goes by."""
     batches_on_device: tuple[int, ...] = ()
     """Batches that were copied ahead and wait for the consumer, for each of several devices. Of one iterator."""
+    samples_remote: int = 0
+    """Samples made on other machines and handed in."""
+    remote_actors: int = 0
+    """Actors on other machines that work for this loader now."""
+    remote_placement: str = "local"
+    """What is done on other machines now: "local" (nothing), "transform", "sample" or "batch"."""
+    remote_ratio: float = 0.0
+    """Share of the samples that is set aside for them."""
+    offload_decisions: tuple[str, ...] = ()
+    """Decisions about offloading, the newest 100, each with its reason."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

@@ -1,6 +1,7 @@
 """The control block: a small shared file of 64-bit words, and the lock that protects it.
 
-    header | batch records | worker records | orphan ring | spare-row ring | free slots | early tickets | costs
+    header | batch records | worker records | orphan ring | spare-row ring | free slots | early tickets | costs |
+    ring of what is set aside
 
 Written by the main process and by workers, always under `ControlBlock.lock`, except for a worker's own sleep flag and
 the stop word, which are single words that are read again after every wake-up. The lock is a POSIX record lock
@@ -52,6 +53,11 @@ class Header:
     """Workers that are meant to run now: at most as many as there are worker records."""
     BINDING = 13
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
+    AWAY_HEAD = 16
+    """Runs set aside for the remote side, ever taken; tail: ever put."""
+    AWAY_TAIL = 17
+    AWAY_SHARED = 18
+    """1: workers here take what is set aside when they have nothing else to do."""
     EARLY = 30
     """Number of the first batch that may have early tickets nobody took; see `early`."""
     UPDATE = 11
@@ -231,12 +237,13 @@ class ControlBlock:
     Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
     """
 
-    def __init__(self, fd: int, batches: int, workers: int) -> None:
+    def __init__(self, fd: int, batches: int, workers: int, remote: int = 0) -> None:
         self.fd = fd
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
-        """Worker records: the most workers there can be at once."""
+        """Worker records: the most workers there can be at once, and those of the remote side behind them."""
+        self.remote = remote
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
@@ -248,14 +255,15 @@ class ControlBlock:
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
         self._early_base = self.free_base + batches
         self._costs_base = self._early_base + batches * _EARLY_WORDS
-        words = self._costs_base + workers * _COSTS_WORDS
+        self._away_base = self._costs_base + workers * _COSTS_WORDS
+        words = self._away_base + batches * _ORPHAN_WORDS
         self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
         self.lock = PoolLock(fd)
         self.words = memoryview(b"")
 
     @classmethod
-    def create(cls, batches: int, workers: int) -> ControlBlock:
-        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers)
+    def create(cls, batches: int, workers: int, remote: int = 0) -> ControlBlock:
+        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers + remote, remote)
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()
@@ -306,6 +314,10 @@ class ControlBlock:
     def spare(self, count: int) -> int:
         """Index of the first word of the spare-row ring's entry `count`."""
         return self._spare_base + count % self.orphans * _ORPHAN_WORDS
+
+    def away(self, count: int) -> int:
+        """Index of the first word of entry `count` of the ring of what is set aside: at most one for each batch."""
+        return self._away_base + count % self.batches * _ORPHAN_WORDS
 
     def close(self) -> None:
         self.words = memoryview(b"")

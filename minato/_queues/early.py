@@ -21,19 +21,16 @@ from .control import COSTS_PER_WORKER, MOST_EARLY, Batch, ControlBlock, Header
 COUNT, TAKEN, FROM, PLACES = 0, 1, 2, 3
 
 
-def offer(control: ControlBlock, number: int, places: Sequence[int], lead: int) -> int:
-    """Offer tickets of a batch that is about to be published, from `lead` batches before its turn on. Returns how many
-    tickets the cursor steps over at once."""
+def offer(control: ControlBlock, number: int, places: Sequence[int], lead: int) -> None:
+    """Offer tickets of a batch that is about to be published, from `lead` batches before its turn on. The cursor has to
+    begin behind those that it would step over."""
     words, at = control.words, control.early(number)
     places = places[:MOST_EARLY]
     words[at + TAKEN] = 0
     words[at + COUNT] = len(places)
-    if not places:
-        return 0
     words[at + FROM] = number - lead
     for entry, place in enumerate(places, at + PLACES):
         words[entry] = place
-    return stepped_over(control, number, 0)
 
 
 def take(control: ControlBlock, words: memoryview) -> tuple[int, int] | None:

@@ -10,13 +10,16 @@ from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
-from .early import offer
+from .early import offer, stepped_over
 from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import Column, table_bytes
 
 
 class PostingBoard(Board):
     """Publishes batches and sees what became of them. Used by the consuming thread."""
+
+    set_aside: Callable[[int], int] | None = None
+    """How many of a new batch's tickets are for the remote side, given how many there are. None: there is none."""
 
     def publish(
         self,
@@ -47,6 +50,7 @@ class PostingBoard(Board):
         record[Batch.TICKETS] = len(keys)
         record[Batch.POSITION] = position
         record[Batch.KEYS_BYTES] = keys_bytes
+        away = 0 if self.set_aside is None else self.set_aside(len(keys))
         record[Batch.ROWS] = record[Batch.FILLED] = rows
         record[Batch.SLOT] = -1
         record[Batch.LAYOUT] = NO_LAYOUT if flags & Flag.COLLATE else 0
@@ -59,12 +63,17 @@ class PostingBoard(Board):
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
             places, lead = (early.places, early.lead) if early is not None else ((), 0)
-            words[at + Batch.PULLED] = offer(self.control, number, places, lead)
+            offer(self.control, number, [place for place in places if place >= away], lead)
+            words[at + Batch.PULLED] = stepped_over(self.control, number, away)
             words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
             words[Header.FREE_SLOTS] += 1
             if first:
                 words[Header.CLAIM_EVEN + (epoch & 1)] = number
             words[Header.PUBLISHED] = number + 1
+            if away:
+                entry = self.control.away(words[Header.AWAY_TAIL])
+                words[entry], words[entry + 1], words[entry + 2] = number, 0, away
+                words[Header.AWAY_TAIL] += 1
             if len(keys) == 0:
                 self.post_orphan(number, 0, 0)
         return number
@@ -75,10 +84,10 @@ class PostingBoard(Board):
         woken: list[int] = []
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers)):
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.remote)):
             return woken
         with self._lock:
-            for worker in range(self.control.workers):
+            for worker in range(self.control.workers - self.control.remote):
                 at = self.control.worker(worker)
                 if most > 0 and self._words[at + Worker.PHASE] == Phase.ASLEEP:
                     self._words[at + Worker.PHASE] = Phase.IDLE
@@ -180,6 +189,11 @@ class PostingBoard(Board):
             words[Header.PULL] = words[Header.EARLY] = words[Header.PUBLISHED]
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+            words[Header.AWAY_HEAD] = words[Header.AWAY_TAIL]
+
+    def share_away(self, shared: bool) -> None:
+        """Whether workers here may take what is set aside when they have nothing else to do. They have to be woken."""
+        self._words[Header.AWAY_SHARED] = shared
 
     def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
         """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to

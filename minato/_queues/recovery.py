@@ -70,6 +70,7 @@ def recover(
             _clear_hand(control, worker, withheld if withheld and withheld.worker == worker else None)
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+        words[Header.AWAY_HEAD] = words[Header.AWAY_TAIL]  # was given out, and is in nobody's hand
         hands = _Hands(board)
         for epoch in epochs:
             _recover_epoch(board, epoch, hands)

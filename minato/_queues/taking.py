@@ -52,10 +52,11 @@ class TakingBoard(Board):
         cheap, and will not keep the rows' batch waiting."""
         with self._lock:
             taken = self._pull_orphan() or self._pull_early() or self._pull_open(want, whole_from, with_rows)
+            taken = taken or self._share_away(want)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
-            return _unpacked(taken)
+            return unpacked(taken)
         return taken
 
     def pull_stream(self) -> Run | None:
@@ -327,6 +328,24 @@ class TakingBoard(Board):
         self._enter(Phase.COLLATING)
         return CollateTask(batch)
 
+    def _share_away(self, want: int) -> Run | None:
+        """What is set aside for the remote side, if it may be taken here."""
+        words = self._words
+        return self._take_away(words[Header.AWAY_HEAD], want) if words[Header.AWAY_SHARED] else None
+
+    def _take_away(self, head: int, want: int) -> Run | None:
+        words = self._words
+        if head == words[Header.AWAY_TAIL]:
+            return None
+        entry = self.control.away(head)
+        batch, first, end = words[entry : entry + 3]
+        count = min(want, end - first)
+        if first + count == end:
+            words[Header.AWAY_HEAD] = head + 1
+        else:
+            words[entry + 1] = first + count  # a single store: a kill leaves no entry that is half of each
+        return self._take(batch, first, count)
+
     def _skip_taken(self) -> None:
         words = self._words
         while words[Header.PULL] < words[Header.PUBLISHED]:
@@ -398,7 +417,7 @@ def _share(tickets: int, workers: int) -> int:
     return max(1, tickets // max(1, workers if workers < MANY_WORKERS else workers // 2))
 
 
-def _unpacked(run: Run) -> Run:
+def unpacked(run: Run) -> Run:
     """A run with its keys as the sampler gave them."""
     keys = unpickled(run.keys)
     if not any(type(key) is Placed for key in keys):

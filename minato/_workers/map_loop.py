@@ -77,7 +77,7 @@ class MapLoop:
             if want == 1 and self._parks and self._stages.is_wanted():
                 self._stages.make(taken)
             elif place is None:
-                self._hand_in(taken, self._fetch(taken))
+                self.hand_in(taken, self._fetch(taken))
             else:
                 self._fetch_into(place, taken)
 
@@ -133,9 +133,9 @@ class MapLoop:
         """Give a sample that was made in stages its row."""
         self._note_time(1, seconds)
         self._costs.note(run, seconds)
-        self._hand_in(run, [sample])
+        self.hand_in(run, [sample])
 
-    def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
+    def hand_in(self, run: Run, samples: Sequence[Any]) -> None:
         """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
         if len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
             self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))

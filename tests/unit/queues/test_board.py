@@ -26,12 +26,13 @@ class BoardMachine(RuleBasedStateMachine):
     collates: bool
     fused: bool
     parks = False
+    away = False
     early = False
     """Whether some tickets are offered before their turn."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.crew = Crew(self.late, self.collates, self.parks, WORKERS)
+        self.crew = Crew(self.late, self.collates, self.parks, WORKERS, away=self.away)
 
     @rule(rows=st.sampled_from([4, 4, 4, 3]), early=st.sets(st.integers(0, 3)), lead=st.integers(0, 3))
     @precondition(lambda self: self.crew.may_post())
@@ -127,6 +128,11 @@ def test_everything_is_delivered_once_when_workers_die_inside_calls(late: bool, 
 @pytest.mark.parametrize("fused", [False, True], ids=["between calls", "inside calls"])
 def test_everything_is_delivered_once_when_samples_are_parked(late: bool, fused: bool) -> None:
     run_state_machine_as_test(machine(late=late, collates=False, fused=fused, parks=True), settings=SETTINGS)
+
+
+@MODES
+def test_everything_is_delivered_once_when_work_is_set_aside(late: bool, collates: bool) -> None:
+    run_state_machine_as_test(machine(late=late, collates=collates, fused=True, away=True), settings=SETTINGS)
 
 
 @MODES
