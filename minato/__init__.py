@@ -62,6 +62,8 @@ _LATER: dict[str, str] = {
     "S3Dataset": ".storage",
     "S3File": ".storage",
     "cached_bytes": ".storage",
+    "loader_html": ".trace.screen",
+    "watch": ".trace.screen",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -278,6 +279,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             sample_p90=costs.p90,
             sample_p99=costs.p99,
         )
+
+    def watch(self, refresh_s: float = 0.5) -> Any:
+        """A live view in the terminal or notebook, drawn every `refresh_s` seconds: `with loader.watch(): ...`.
+
+        Throughput, waits, queues, workers; with `trace=` also what each worker and operation takes. Needs rich.
+        """
+        return sys.modules[__package__].watch(self, refresh_s)  # loaded when it is first used
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        html: str = sys.modules[__package__].loader_html(self)
+        return html
 
     def state_dict(self) -> dict[str, Any]:
         """How far this loader has come, as a small plain dict for `torch.save` or JSON. To be called between batches.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
+from .trace_native import register_native
 
 if TYPE_CHECKING:
     from ..trace.reading import RunTrace
@@ -33,6 +34,7 @@ def register(subparsers: Any) -> None:
     )
     export.add_argument("--coarse", action="store_true", help="batches only, without samples and operations")
     export.set_defaults(run=_export)
+    register_native(actions)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,9 @@ tables.py     per operation, waits and delays, out of order, workers; as text, C
 verdict.py    what bounds the run, in words with numbers
 lotus.py      Lotus-compatible CSV
 chrome.py     Chrome/Perfetto JSON, alone or merged into a `torch.profiler` trace
+report.py     the report with pictures (pictures.py, thinned by thinning.py; assets/ is what draws them)
+live.py       a loader at a moment; from its counters, or its trace (following.py); drawn by screen.py
+native/       from operations to the native functions they run in
 
 Recording is in `_instrument.py` and `_recording.py`. Nothing here is imported by the loader.
 """
