@@ -17,6 +17,7 @@ Where things are, in the order a sample meets them:
     _patching.py     minato.patch(): minato in code that imports torch's loader
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
+    storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -40,8 +41,11 @@ __all__ = [
     "DataLoader",
     "LoaderStats",
     "PaperPolicy",
+    "S3Dataset",
+    "S3File",
     "StagedDataset",
     "__version__",
+    "cached_bytes",
     "errors",
     "get_worker_info",
     "mark",
@@ -54,7 +58,13 @@ for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch
 del _public
 
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
-_LATER: dict[str, str] = {"loader_html": ".trace.screen", "watch": ".trace.screen"}
+_LATER: dict[str, str] = {
+    "S3Dataset": ".storage",
+    "S3File": ".storage",
+    "cached_bytes": ".storage",
+    "loader_html": ".trace.screen",
+    "watch": ".trace.screen",
+}
 
 
 def __getattr__(name: str) -> object:

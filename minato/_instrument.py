@@ -84,8 +84,6 @@ class Kind(enum.IntEnum):
     """A user's `mark` span, such as a training step."""
     EPOCH = 17
     """An epoch begins; `index`: its number among those of its pool."""
-    POSTED = 18
-    """`batch` was given out; `count`: samples."""
 
 
 class Flag(enum.IntFlag):

@@ -61,6 +61,14 @@ class WorkerPlan:
     """Samples that fail may be left out."""
     tells_stack: bool = False
     """Workers that are stuck are asked for their stack."""
+    together: bool = False
+    """The dataset is asked for whole batches, by its `__getitems__`."""
+    parks: bool = False
+    """Slow samples may be put aside between two stages."""
+    max_deferral: int = 1
+    """Most batches a sample may fall behind its own place, when samples may overtake."""
+    queue_size: int = 100
+    """Most samples that may be put aside."""
     trace: TraceSpec | None = None
     """Where workers record what they do; None: they do not."""
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from .._plan import LoaderPlan, Source
+from .._protocols import RemoteSide
 from .._workers.copies import warn_of_copies
 from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
 from .._workers.hazards import warn_of_fork_hazards
@@ -25,7 +26,7 @@ from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
-from .observing import Profile
+from .observing import KeptProfile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
@@ -73,9 +74,10 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
-    profile: Profile,
+    profile: KeptProfile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
+    remote: RemoteSide | None = None,
 ) -> tuple[Engine, Track]:
     """An engine with its first epoch under way, or what is left of one."""
     forecast = Forecast(sampler) if plan.persistent else None
@@ -85,7 +87,7 @@ def start_engine(
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     program = _program(plan, dataset)
-    engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
+    engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number, remote)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 

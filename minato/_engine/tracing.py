@@ -17,21 +17,20 @@ import torch
 
 from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
-from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast
 from .engine import Engine
-from .feeds import Epoch, Feed
+from .feeds import Epoch
 from .hangs import Patience
 from .inline import InlineMap, InlineStream
 from .totals import Totals
 
-QUEUES_PERIOD_NS = 10_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
+QUEUES_PERIOD_NS = 50_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
 _READY = int(Flag.READY)
-_WAIT, _POSTED, _CONSUMED = int(Kind.WAIT), int(Kind.POSTED), int(Kind.CONSUMED)
+_WAIT, _CONSUMED = int(Kind.WAIT), int(Kind.CONSUMED)
 _now = time.monotonic_ns
 
 
@@ -118,13 +117,6 @@ class TracedEngine(Engine):
     def _note_epoch(self) -> None:
         self.log.event(Kind.EPOCH, _now(), index=self._epoch)
         self._recorder.flush()
-
-    def _post_from(self, feed: Feed) -> int:
-        first = self._board.next_number
-        posted = super()._post_from(feed)
-        for batch in range(first, self._board.next_number):
-            self._put(_POSTED, _now(), 0, batch, self._board.field(batch, Batch.TICKETS), self._pool_number)
-        return posted
 
     def _await_batch(self) -> int | None:
         start_ns, waits = _now(), self._totals.waits

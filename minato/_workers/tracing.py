@@ -84,7 +84,7 @@ class TracedBoard(TakingBoard):
         self._recorder = recorder
         self._worked = worked
         self._pool = recorder.spec.pool & 0xFFFF
-        self._start_ns = self._cpu_ns = 0
+        self._start_ns, self._cpu_ns = 0, _cpu()
         self._fetched_ns: int | None = None
         self._taken = self._made = 0
         self._keys: list[object] = []
@@ -114,7 +114,7 @@ class TracedBoard(TakingBoard):
             self._recorder.flush()
             return
         self._keys = taken.keys if isinstance(taken, Run) else []
-        self._start_ns, self._cpu_ns = _now(), _cpu()
+        self._start_ns = _now()  # the CPU clock stands where the last work left it: idle workers use none
         self._fetched_ns = None
         self._taken, self._made = len(self._keys), 0
         self._parts = []
@@ -178,13 +178,14 @@ class TracedBoard(TakingBoard):
 
     # ---- parking ----------------------------------------------------------------------------------------------------
 
-    def park(self) -> int | None:
-        entry = super().park()
+    def park(self, most: int) -> int | None:
+        entry = super().park(most)
         if entry is not None:
             now, cpu = _now(), _cpu()
             index = as_index(self._keys[0]) if self._keys else NONE
             waiting = self._recorder.pending or []
             part = (self._start_ns, now - self._start_ns, cpu - self._cpu_ns)
+            self._cpu_ns = cpu
             self._aside[entry] = _Aside([*self._parts, part], waiting[:], index)
             waiting.clear()
             self._recorder.record(Kind.PARKED, now, index=index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import minato
 from minato import DataLoader, StagedDataset
+from minato._instrument import active
 from minato._queues.taking import TakingBoard
 from minato.trace import Kind, TraceOptions, chrome, read_run, sessions
 from minato.trace.batches import batches
@@ -276,22 +278,22 @@ def test_samples_that_fail_are_marked(tmp_path):
     assert {(event.kind, event.index) for event in failed} == {(Kind.SAMPLE, 5), (Kind.LOADER, 5)}
 
 
+class Tells(Rows):
+    """Samples say what their worker is like: boards that record, and whether something is active."""
+
+    def __getitem__(self, index):
+        boards = [thing for thing in gc.get_objects() if isinstance(thing, TakingBoard)]
+        assert boards
+        return torch.tensor([sum(type(board) is not TakingBoard for board in boards), active() is not None])
+
+
 def test_an_untraced_loader_has_none_of_it(tmp_path):
-    """No file, no recorder, and workers take from the plain board."""
-    kinds = []
-
-    class Tells(StagedDataset):
-        def __getitem__(self, index):
-            from gc import get_objects
-
-            kinds.append({type(thing) for thing in get_objects() if isinstance(thing, TakingBoard)})
-            return torch.tensor([len(kinds[-1] - {TakingBoard})])
-
-    (batch,) = DataLoader(Tells(load, [], 2), 2, num_workers=1, multiprocessing_context="fork")
-    assert batch.tolist() == [[0], [0]]
-    assert minato._instrument.active() is None or not list(tmp_path.iterdir())
-    with minato.traced("nothing"), minato.mark("nothing"):
-        pass
+    """Its workers take from the plain board and nothing is active in them, also beside a traced loader."""
+    arguments = {"num_workers": 1, "multiprocessing_context": "fork"}
+    (traced,) = DataLoader(Tells(2), 2, trace=tmp_path, **arguments)
+    (plain,) = DataLoader(Tells(2), 2, **arguments)
+    assert traced.tolist() == [[1, 1]] * 2
+    assert plain.tolist() == [[0, 0]] * 2
 
 
 # ---- planted faults: the verdict names each -------------------------------------------------------------------------

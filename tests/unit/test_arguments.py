@@ -27,6 +27,8 @@ DEFAULTS: dict[str, Any] = {
     "slow_fallback": "p90",
     "warmup_samples": None,
     "max_deferral": None,
+    "profile": None,
+    "slow_hint": None,
     "adaptive": None,
     "queue_size": 100,
     "min_workers": 1,
@@ -139,7 +141,7 @@ def test_limits_of_workers_are_compared_with_each_other() -> None:
         check(min_workers=4, max_workers=3)
 
 
-@pytest.mark.parametrize("name", ["cache", "offload"])
+@pytest.mark.parametrize("name", ["cache"])
 def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='x'.* not available in this version; leave {name}=None"):
         check(**{name: "x"})

@@ -112,9 +112,7 @@ def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.Ca
         (["--mine", "nocolon"], "needs MODULE:FUNCTION"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *arguments]) == 2
     told = capsys.readouterr().err
     assert words in told
