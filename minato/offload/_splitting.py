@@ -61,7 +61,8 @@ def is_splittable(dataset: Any) -> bool:
     if _is_staged(dataset):
         return bool(dataset.transforms)
     has_transform = any(callable(getattr(dataset, name, None)) for name in ATTRIBUTES)
-    return has_transform and _split(type(dataset)) is not None
+    kind: Any = type(dataset)
+    return has_transform and _split(kind) is not None
 
 
 def read(dataset: Any, key: Any, seed: int) -> Reading | None:
@@ -75,7 +76,8 @@ def read(dataset: Any, key: Any, seed: int) -> Reading | None:
     if _is_staged(leaf):
         name, args, keywords = "", (leaf.load(leaf.index(key)),), {}
     else:
-        steps = _split(type(leaf))
+        kind: Any = type(leaf)
+        steps = _split(kind)
         assert steps is not None
         rest = steps(leaf, key)
         try:
@@ -133,7 +135,7 @@ def seed_all(seed: int) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _split(kind: type) -> Callable[..., Steps] | None:
+def _split(kind: Any) -> Callable[..., Steps] | None:
     """A dataset's `__getitem__` with the calls of its transform given out; None if that cannot be done."""
     return split(getattr(kind, "__getitem__", None), _is_call_of_transform, kind)
 
