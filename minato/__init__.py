@@ -24,6 +24,7 @@ docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs o
 """
 
 from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from torch.utils.data import get_worker_info as get_worker_info
 
@@ -62,8 +63,6 @@ _LATER: dict[str, str] = {
     "S3Dataset": ".storage",
     "S3File": ".storage",
     "cached_bytes": ".storage",
-    "loader_html": ".trace.screen",
-    "watch": ".trace.screen",
 }
 
 
@@ -73,3 +72,11 @@ def __getattr__(name: str) -> object:
     value = getattr(_import_module(_LATER[name], __name__), name)
     globals()[name] = value
     return value
+
+
+# Methods of a loader whose code is in packages that `import minato` does not load, and that inner modules do not know.
+_METHODS: dict[str, str] = {"loader_html": ".trace.screen", "watch": ".trace.screen"}
+
+
+def _method(name: str) -> _Any:
+    return getattr(_import_module(_METHODS[name], __name__), name)
