@@ -10,6 +10,7 @@ Where things are, in the order a sample meets them:
     _fetchers/       how samples come out of a dataset
     _scheduler/      decisions as pure code
     _device/         page-locked memory, copies to an accelerator
+    _sample_random.py  random generators that belong to a sample
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
     cli/             the command `minato`
@@ -24,13 +25,27 @@ from torch.utils.data import get_worker_info as get_worker_info
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
 from ._records import LoaderStats as LoaderStats
+from ._sample_random import SampleRng as SampleRng
+from ._sample_random import get_sample_rng as get_sample_rng
+from ._sample_random import seeded_sample as seeded_sample
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
+__all__ = [
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "SampleRng",
+    "StagedDataset",
+    "__version__",
+    "errors",
+    "get_sample_rng",
+    "get_worker_info",
+    "seeded_sample",
+]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
+for _public in (DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset, get_sample_rng, seeded_sample):
     _public.__module__ = "minato"
 del _public
 

@@ -7,6 +7,7 @@ and which argument to change.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from ._plan import Collate, LoaderPlan, Order, Source, WorkerPlan
+from ._plan import Collate, Fetcher, LoaderPlan, Order, Source, WorkerPlan
 
 OPTIONS = (
     "in_order",
@@ -36,6 +37,7 @@ OPTIONS = (
     "fetcher",
     "num_fetch_workers",
     "batch_pool",
+    "thread_copies",
     "memory_budget",
     "device",
     "device_prefetch",
@@ -167,8 +169,10 @@ def _check_fetching(options: dict[str, Any]) -> None:
     fetcher = options["fetcher"]
     if fetcher not in ("sequential", "threaded", "asyncio"):
         raise ValueError(f"fetcher must be 'sequential', 'threaded' or 'asyncio', got {fetcher!r}")
-    if fetcher != "sequential":
-        raise ValueError(f"fetcher={fetcher!r} is not available in this version; use fetcher='sequential'")
+    if not isinstance(options["thread_copies"], bool):
+        raise TypeError(f"thread_copies must be True or False, got {options['thread_copies']!r}")
+    if options["thread_copies"] and fetcher != "threaded":
+        raise ValueError(f"thread_copies=True is for fetcher='threaded', got fetcher={fetcher!r}")
     _check_count("num_fetch_workers", options["num_fetch_workers"], least=1)
     _check_count("batch_pool", options["batch_pool"], least=0)
 
@@ -265,11 +269,29 @@ def decide_collate(collate_fn: Any, batched: bool) -> Collate:
     return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
 
 
-def _first_window(worker: WorkerPlan) -> int:
-    """A batch, and enough beside it that no worker is idle."""
+def _first_window(worker: WorkerPlan, rows: int | None, deep: bool) -> int:
+    """A batch, and enough beside it that no worker is idle, nor a fetch of theirs if `deep`. `rows`: samples of a
+    batch; None: not known before one is seen."""
     if worker.source is Source.ITERABLE:
         return 2 * worker.num_workers
-    return 1 + -(-worker.num_workers // (worker.batch_size or 1))
+    lanes = worker.lanes if deep and rows is not None else 1
+    return 1 + -(-worker.num_workers * lanes // (rows or 1))
+
+
+def _rows_of(loader: Any) -> int | None:
+    """Samples of a batch, as far as they can be known without drawing one."""
+    if loader.batch_sampler is None:
+        return 1
+    rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return rows if isinstance(rows, int) and rows > 0 else None
+
+
+def _lanes(loader: Any, iterable: bool) -> int:
+    """Fetches a worker has under way at once."""
+    if iterable or loader.fetcher == "sequential":
+        return 1
+    pool = loader.batch_pool or loader.num_fetch_workers
+    return int(min(loader.num_fetch_workers, pool))
 
 
 def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]:
@@ -295,6 +317,12 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_window = per_worker * max(1, most_workers)
+    lanes, rows = _lanes(loader, iterable), _rows_of(loader)
+    # A dataset that is asked for whole batches has as many under way as there are in flight: its samples are not more.
+    whole = loader.fetcher != "asyncio" and bool(getattr(loader.dataset, "__getitems__", None)) and rows != 1
+    deep = lanes > 1 and not whole
+    depth = lanes / per_worker if deep else 0.0
+    most_window += math.ceil(most_window * depth / (rows or 1))
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
@@ -308,12 +336,18 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         mends=loader.on_error != "raise" or loader.sample_retries > 0,
         skips=loader.on_error != "raise",
         tells_stack=loader.timeout > 0,
+        fetcher=Fetcher(loader.fetcher),
+        lanes=lanes,
+        most_in_run=max(1, loader.batch_pool // lanes) if loader.batch_pool and lanes > 1 else 1 << 30,
+        batch_pool=loader.batch_pool,
+        thread_copies=loader.thread_copies,
     )
     return LoaderPlan(
         worker=worker,
         window=window,
         most_window=most_window,
-        first_window=_first_window(worker),
+        first_window=_first_window(worker, rows if loader.fetcher != "sequential" else loader.batch_size, deep),
+        depth=depth,
         max_deferral=loader.max_deferral or 4 * most_window,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,

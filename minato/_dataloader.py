@@ -30,6 +30,7 @@ from ._engine.observing import make_profile
 from ._engine.progress import Track
 from ._engine.resume import Resumed, checked, resume, take_state
 from ._engine.start import (
+    check_fetcher,
     check_shippable,
     shared_pipe_seed,
     start_engine,
@@ -61,7 +62,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         queue_size: most samples finished or parked and not yet in a batch.
         min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
-        num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
+            A worker with the last two has many samples under way at once; "asyncio" awaits the dataset's
+            `async def __getitem_async__(self, index)`. See docs/fetching.md.
+        num_fetch_workers: samples that each worker fetches at once.
+        batch_pool: most samples that a worker holds at once, being fetched or waiting to be written into their batch;
+            below `num_fetch_workers` it bounds these, above it cheap samples are taken several at a time. 0: one for
+            each fetch, and of cheap samples about 10 ms worth.
+        thread_copies: every fetch thread has a deep copy of the dataset, for datasets that are not thread-safe.
         memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
         device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
             leaves batches where they are.
@@ -76,8 +83,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused. Limits of that work (`queue_size`, `num_fetch_workers`,
-    `batch_pool`) are checked and kept, and have no effect until it is.
+    Values that ask for work that is not there yet are refused. A limit of that work (`queue_size`) is checked and kept,
+    and has no effect until it is.
     """
 
     _pending: dict[str, Any] | None = None
@@ -114,6 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         fetcher: str = "sequential",
         num_fetch_workers: int = 16,
         batch_pool: int = 0,
+        thread_copies: bool = False,
         memory_budget: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,
@@ -132,6 +140,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
+        check_fetcher(fetcher, dataset)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle

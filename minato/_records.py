@@ -27,6 +27,8 @@ class Run:
     """From positions to those that seeds are derived from."""
     origins: Sequence[int] | None = None
     """Positions that seeds are derived from, if they do not follow on each other."""
+    alone: bool = False
+    """Nothing else is to be fetched by the same process meanwhile: its sample may be what kills workers."""
 
     def origin(self, number: int) -> int:
         """The position that the seed of a sample of the run is derived from."""

@@ -15,7 +15,18 @@ import minato
 
 ROOT = Path(__file__).parent.parent
 
-PUBLIC = {"DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "errors", "get_worker_info", "__version__"}
+PUBLIC = {
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "SampleRng",
+    "StagedDataset",
+    "errors",
+    "get_sample_rng",
+    "get_worker_info",
+    "seeded_sample",
+    "__version__",
+}
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 
 

@@ -68,11 +68,11 @@ class Engine:
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         # Twice the window beside the span: abandoned batches may still be in hand.
         records = max(self._span, plan.most_window) + 2 * plan.most_window
-        control = ControlBlock.create(records, plan.most_workers)
+        control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
-        self._window = Window(plan.window, plan.memory_budget or 0, first=plan.first_window)
+        self._window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
         try:
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         except BaseException:
@@ -192,7 +192,7 @@ class Engine:
         if self._current.exhausted:
             self._reuse_warm_slot()
         if posted:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+            self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
@@ -301,7 +301,7 @@ class Engine:
             with self._uninterrupted:
                 mender.apply(self._current)
                 self._top_up()
-                self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+                self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
@@ -366,7 +366,7 @@ class Engine:
             raise error
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += self._board.filled(batch)
-        self._window.observe(self._board.nbytes(batch))
+        self._window.observe(self._board.nbytes(batch), self._board.filled(batch))
         return self._delivery.take(batch)
 
     # ---- state and end --------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class Engine:
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
-            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
+            samples_parked=sum(len(self._board.parked(worker)) for worker in range(self._board.control.records)),
         )
 
     @property

@@ -30,7 +30,7 @@ class SampleTimes:
         self._profile = profile
         self._totals = totals
         self._clock = clock
-        self._read = [0] * board.control.workers
+        self._read = [0] * board.control.records
         self._next = 0.0
 
     def look(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._records import CollateTask, Place, Run
 from .arena import Arena
-from .board import Board, complete
+from .board import ALONE, Board, complete
 from .control import (
     BATCH_WORDS,
     PARKED_PER_WORKER,
@@ -40,6 +40,7 @@ class TakingBoard(Board):
         super().__init__(control, arena)
         self._announce = announce
         self._me = control.worker(worker)
+        self._retire = control.worker(worker - worker % control.lanes) + Worker.RETIRE
         self._worker = worker
         self.current = control.words[self._me + Worker.CURRENT : self._me + Worker.CURRENT + 1]
         """`Worker.CURRENT` of this worker, as a sequence of one: a plain store per sample."""
@@ -103,7 +104,7 @@ class TakingBoard(Board):
     @property
     def dismissed(self) -> bool:
         """Whether this worker is to end now."""
-        return bool(self._words[Header.STOP] or self._words[self._me + Worker.RETIRE])
+        return bool(self._words[Header.STOP] or self._words[self._retire])
 
     def shorten(self, batch: int, filled: int) -> None:
         """A stream's last batch has only `filled` samples. To be said before they are committed."""
@@ -208,7 +209,7 @@ class TakingBoard(Board):
     @property
     def slow_holders(self) -> int:
         """Workers that are at a slow sample now, as far as they have noticed."""
-        return sum(self._words[self.control.worker(w) + Worker.SLOW] for w in range(self.control.workers))
+        return sum(self._words[self.control.worker(w) + Worker.SLOW] for w in range(self.control.records))
 
     @property
     def active(self) -> int:
@@ -281,7 +282,8 @@ class TakingBoard(Board):
         else:
             words[Header.ORPHAN_HEAD] = head + 1
         if end > first:
-            return self._take(batch, first, 1)
+            run = self._take(batch % ALONE, first, 1)
+            return replace(run, alone=True) if batch >= ALONE else run
         words[self._me + Worker.COLLATE] = batch + 1
         self._enter(Phase.COLLATING)
         return CollateTask(batch)

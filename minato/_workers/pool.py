@@ -145,6 +145,7 @@ class WorkerPool:
             control=Handle(self._board.control.fd),
             batches=self._board.control.batches,
             workers=self._board.control.workers,
+            lanes=self._board.control.lanes,
             arena=Handle(self._board.arena.fd),
             wake=Handle(self._wake[worker]),
             ready=Handle(self.ready),
@@ -237,9 +238,10 @@ class WorkerPool:
         with self._lock:
             return [self._processes[worker] for worker in sorted(self._pidfds)]
 
-    def stack_of(self, worker: int) -> str:
-        """The Python stack of a worker, innermost call first; empty: it did not answer. For plans that tell it."""
-        return ask_stack(self._pidfds[worker], self._stack)
+    def stack_of(self, worker: int, thread: int = 0) -> str:
+        """The Python stack of a worker's first thread, or of another, innermost call first; empty: it did not answer.
+        For plans that tell it."""
+        return ask_stack(self._pidfds[worker], self._stack, thread)
 
     def kill(self, worker: int) -> None:
         """End a worker at once."""

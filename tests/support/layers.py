@@ -28,13 +28,15 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_fetchers": L0,
     "_scheduler": L0,
     "_staged": L0,
-    "_workers": L0 | {"_queues", "_fetchers", "_staged"},
+    "_sample_random": L0,
+    "_workers": L0 | {"_queues", "_fetchers", "_staged", "_sample_random"},
     "_device": L0,
-    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
+    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_sample_random"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
     "__main__": frozenset({"cli"}),
-    "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
+    "__init__": L0
+    | {"_dataloader", "_sample_random", "_scheduler", "_staged", "errors"},  # to give policies their public names
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 
