@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 from . import _arguments
 from ._engine.cores import whole_cores
 from ._engine.engine import Engine
+from ._engine.inline_ahead import ConcurrentMap
 from ._engine.iterator import (
     DevicePrefetcher,
     LengthWatch,
@@ -159,6 +160,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
+        self._fetching: weakref.WeakSet[ConcurrentMap] = weakref.WeakSet()
+        """Iterators without workers that fetch ahead in threads of this process."""
 
     @property
     def shuffle(self) -> bool | None:
@@ -216,7 +219,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         plan = _arguments.make_plan(self, whole_cores)
         batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
-        return LoaderIterator(batches, self._sampler_length, self._length_watch(resumed), pinner, track, prefetcher)
+        watch = self._length_watch(resumed)
+        iterator = LoaderIterator(batches, self._sampler_length, watch, pinner, track, prefetcher)
+        if isinstance(batches, ConcurrentMap):
+            batches.end_with(iterator)
+            self._fetching.add(batches)
+        return iterator
 
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
@@ -295,6 +303,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             prefetcher.release()  # first: copies read the engines' memory
         for engine in list(self._engines):
             engine.close()
+        for batches in list(self._fetching):
+            batches.close()
         self._memory.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
@@ -305,7 +315,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track")
+        alive = (
+            "_engines",
+            "_prefetchers",
+            "_fetching",
+            "_memory",
+            "_totals",
+            "_profile",
+            "_closed",
+            "_iterator",
+            "_track",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

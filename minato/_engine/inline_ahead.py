@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from .._errors import DatasetStopIteration
+from .._errors import DatasetStopIteration, LoaderClosed
 from .._fetchers.asynchronous import async_getter
 from .._fetchers.loop_thread import FetchLoop
 from .._fetchers.threaded import FetchThreads, Outcome
@@ -184,6 +184,8 @@ class _Pool:
 
     def begin(self, key: Any, seed: int, together: bool) -> Future[Outcome]:
         """Begin to fetch a sample."""
+        if not self.close.alive:
+            raise LoaderClosed("the loader was closed: make a new iterator with iter(loader), or a new loader")
         getter, guard = self._getter, self.guard
 
         def announced() -> None:
@@ -210,7 +212,7 @@ def _close(turnstile: Turnstile, close: Callable[[], object]) -> None:
     close()
 
 
-class _Concurrently(InlineMap):
+class ConcurrentMap(InlineMap):
     """What the two classes below add to InlineMap and MendingMap."""
 
     def look_ahead(self, plan: WorkerPlan) -> None:
@@ -219,6 +221,14 @@ class _Concurrently(InlineMap):
         self._together = self._together and plan.fetcher is not Fetcher.ASYNCIO
         self._ahead = LookAhead(self._sampler, plan, self._together, self._seed, self._pool.begin)
         self._sampler = self._ahead
+
+    def end_with(self, iterator: object) -> None:
+        """End the threads or the loop when an iterator is garbage. This object may live on: its state may be asked."""
+        weakref.finalize(iterator, self._pool.close).atexit = False
+
+    def close(self) -> None:
+        """End the threads or the loop. Idempotent."""
+        self._pool.close()
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
@@ -239,7 +249,7 @@ class _Concurrently(InlineMap):
         return self._pool.guard.fetch(collate, source.seed_of)[0]
 
 
-class AheadMap(_Concurrently, InlineMap):
+class AheadMap(ConcurrentMap, InlineMap):
     """Batches of a map-style dataset."""
 
     def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> list[Any]:
@@ -249,7 +259,7 @@ class AheadMap(_Concurrently, InlineMap):
         return self._ahead.collect(keys, origins, _sample)
 
 
-class MendingAheadMap(_Concurrently, MendingMap):
+class MendingAheadMap(ConcurrentMap, MendingMap):
     """The same, where samples that fail are fetched again, left out, or raised."""
 
     def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> list[Any]:
@@ -283,7 +293,7 @@ def _sample(outcome: Outcome, key: Any) -> Any:
 def make_ahead(plan: LoaderPlan, *args: Any) -> InlineMap:
     """Batches fetched ahead, as planned. `args`: as for InlineMap, but for the plan."""
     dataset, epoch, base_seed, totals, number = args
-    batches: _Concurrently
+    batches: ConcurrentMap
     if plan.worker.mends:
         batches = MendingAheadMap(dataset, plan, epoch, base_seed, totals, number)
     else:

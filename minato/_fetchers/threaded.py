@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from .._errors import LoaderClosed
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -64,8 +66,10 @@ def _dismiss(jobs: queue.SimpleQueue[_Job | None], threads: int) -> None:
     """What nobody has begun is forgotten; every thread ends."""
     while not jobs.empty():
         try:
-            jobs.get_nowait()
+            job = jobs.get_nowait()
         except queue.Empty:
             break
+        if job is not None:
+            job.outcome.set_result(Outcome(error=LoaderClosed("the loader was closed before this sample was fetched")))
     for _ in range(threads):
         jobs.put(None)

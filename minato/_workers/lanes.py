@@ -94,11 +94,12 @@ class Turns:
     def __init__(self, board: TakingBoard) -> None:
         self._words = board.control.words
         self._working: set[int] = set()
-        self._alone: int | None = None
+        self._to_be_alone: list[int] = []
+        """Lanes whose ticket is to be fetched alone, in the order in which they may."""
 
     def may_begin(self, lane: int) -> bool:
         """Whether a lane may take work from the board."""
-        return self._alone is None and lane < self._words[Header.FETCHES]
+        return not self._to_be_alone and lane < self._words[Header.FETCHES]
 
     def begin(self, lane: int) -> None:
         """A lane is about to take work."""
@@ -106,18 +107,18 @@ class Turns:
 
     def isolate(self, lane: int) -> None:
         """What a lane has taken is to be fetched alone."""
-        self._alone = lane
+        self._to_be_alone.append(lane)
 
     def is_alone(self, lane: int) -> bool:
-        """Whether no other lane has anything in hand."""
-        return self._working == {lane}
+        """Whether no other lane is fetching, or may before this one."""
+        return self._to_be_alone[0] == lane and self._working == set(self._to_be_alone)
 
     def end(self, lane: int) -> bool:
         """A lane has nothing in hand. True: others may be waiting for that."""
         self._working.discard(lane)
-        others_wait = self._alone is not None
-        if self._alone == lane:
-            self._alone = None
+        others_wait = bool(self._to_be_alone)
+        if lane in self._to_be_alone:
+            self._to_be_alone.remove(lane)
         return others_wait
 
 

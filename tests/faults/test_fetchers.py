@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import threading
 import time
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 import minato
 from minato import DataLoader
-from minato.errors import SampleTimeout, WorkerDied
+from minato.errors import LoaderClosed, SampleTimeout, WorkerDied
 
 from .data import Rows, die, row
 from .test_scaling import Scripted
@@ -93,7 +94,13 @@ def test_kills_with_many_samples_in_flight_lose_none(fetcher, in_order, collate)
     length = 300
     with caught_warnings():
         loader = DataLoader(
-            Slow(length), 5, num_workers=2, fetcher=fetcher, in_order=in_order, collate_fn=collate, max_worker_restarts=99
+            Slow(length),
+            5,
+            num_workers=2,
+            fetcher=fetcher,
+            in_order=in_order,
+            collate_fn=collate,
+            max_worker_restarts=99,
         )
         iterator, got = iter(loader), []
         for number, batch in enumerate(iterator):
@@ -102,13 +109,19 @@ def test_kills_with_many_samples_in_flight_lose_none(fetcher, in_order, collate)
                 time.sleep(draw.random() * 0.02)
                 os.kill(draw.choice(list(iterator.worker_pids.values())), signal.SIGKILL)
     assert (got if in_order else sorted(got)) == list(range(length))
-    assert loader.stats().worker_restarts > 3
+    assert loader.stats().worker_restarts >= 1  # one may be killed twice before its death is seen
 
 
 @pytest.mark.parametrize("way", ["SIGKILL", "os._exit"])
 def test_a_sample_that_kills_is_found_among_many_and_left_out(fetcher, in_order, way):
     loader = DataLoader(
-        Deadly(60, [23], way), 4, num_workers=2, fetcher=fetcher, num_fetch_workers=5, in_order=in_order, on_error="skip"
+        Deadly(60, [23], way),
+        4,
+        num_workers=2,
+        fetcher=fetcher,
+        num_fetch_workers=5,
+        in_order=in_order,
+        on_error="skip",
     )
     with caught_warnings():
         got = numbers(loader)
@@ -259,7 +272,7 @@ def test_random_numbers_survive_kills(in_order):
         for number, batch in enumerate(iterator):
             got += batch.tolist()
             if number == 4:
-                os.kill(list(iterator.worker_pids.values())[0], signal.SIGKILL)
+                os.kill(next(iter(iterator.worker_pids.values())), signal.SIGKILL)
     sequential = DataLoader(Drawing(80), 4, generator=torch.Generator().manual_seed(3))
     assert sorted(got) == sorted(pair for batch in sequential for pair in batch.tolist())
 
@@ -270,15 +283,24 @@ class Drawing(Slow):
         return torch.tensor([float(index), minato.get_sample_rng().python.random()], dtype=torch.float64)
 
 
-def test_an_inline_thread_ends_with_its_sample(tmp_path):
-    """A thread cannot be interrupted: it goes when the sample it is at is done."""
-    import threading
+def fetching_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("minato-fetch")]
 
-    loader = DataLoader(Slow(100, seconds=0.05), 2, fetcher="threaded", num_fetch_workers=4)
+
+@pytest.mark.parametrize("how", ["garbage", "closed", "error"])
+def test_threads_without_workers_end_with_the_iterator(fetcher, how):
+    """Each when the sample that it is at is done: a thread cannot be interrupted."""
+    loader = DataLoader(Slow(100, seconds=0.05), 2, fetcher=fetcher, num_fetch_workers=4)
     iterator = iter(loader)
     next(iterator)
-    assert any(thread.name.startswith("minato-fetch") for thread in threading.enumerate())
+    assert fetching_threads()
+    if how == "closed":
+        loader.close()
+        with pytest.raises(LoaderClosed):
+            list(iterator)
+    elif how == "error":
+        with pytest.raises(ZeroDivisionError):
+            for _ in iterator:
+                raise ZeroDivisionError
     del iterator
-    until(
-        lambda: not any(thread.name.startswith("minato-fetch") for thread in threading.enumerate()), "threads to end"
-    )
+    until(lambda: not fetching_threads(), "threads to end")
