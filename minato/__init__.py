@@ -13,6 +13,9 @@ Where things are, in the order a sample meets them:
     _sample_random.py  random generators that belong to a sample
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    _patching.py     minato.patch(): minato in code that imports torch's loader
+    bench/           what `minato bench` runs
+    integrations/    statistics as scalars for TensorBoard and Lightning
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -24,6 +27,7 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._sample_random import SampleRng as SampleRng
 from ._sample_random import get_sample_rng as get_sample_rng
@@ -42,10 +46,11 @@ __all__ = [
     "errors",
     "get_sample_rng",
     "get_worker_info",
+    "patch",
     "seeded_sample",
 ]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset, get_sample_rng, seeded_sample):
+for _public in (DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset, get_sample_rng, patch, seeded_sample):
     _public.__module__ = "minato"
 del _public
 

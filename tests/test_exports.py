@@ -24,6 +24,7 @@ PUBLIC = {
     "errors",
     "get_sample_rng",
     "get_worker_info",
+    "patch",
     "seeded_sample",
     "__version__",
 }

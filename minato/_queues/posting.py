@@ -220,6 +220,16 @@ class PostingBoard(Board):
         """How many worker processes share a batch's tickets from now on."""
         self._words[Header.ACTIVE] = processes * self.control.lanes
 
+    @property
+    def fetches(self) -> int:
+        """Samples that each worker may fetch at once now."""
+        return self._words[Header.FETCHES]
+
+    def set_fetches(self, count: int) -> None:
+        """Let each worker fetch so many samples at once from now on, within what was planned. All have to be woken;
+        what is under way ends on its own."""
+        self._words[Header.FETCHES] = min(self.control.lanes, max(1, count))
+
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
         with self._lock:

@@ -181,6 +181,12 @@ class WorkerPool:
             self.wake([worker])
         self._board.set_active(self.active)
 
+    def set_fetches(self, count: int) -> None:
+        """Let each worker fetch so many samples at once from now on: between one and the plan's number. For policies
+        that want more from workers that wait for I/O, before they want more workers."""
+        self._board.set_fetches(count)
+        self.wake(self.alive)
+
     def _see_off(self, ended: list[int]) -> list[int]:
         """Bury workers that ended because they were dismissed; returns the others."""
         left = [w for w in ended if w in self._leaving and self._exit_code(w) == 0]

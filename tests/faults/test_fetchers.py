@@ -221,7 +221,7 @@ def test_an_interrupted_epoch_is_resumed(fetcher, workers, stop):
 
 
 class Fetching(Rows):
-    """Counts how many samples are being fetched at once, by all workers; each waits for company, though not for ever."""
+    """A sample is not done before `wanted` have been begun, by all workers together; it gives up after a while."""
 
     def __init__(self, length, marks, wanted):
         super().__init__(length)

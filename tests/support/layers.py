@@ -18,7 +18,7 @@ MAX_MODULE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
 L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument"})
-SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench"})
+SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench", "integrations"})
 
 # A part is a direct child of the package, module or subpackage. What a part may import from the others:
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
@@ -34,9 +34,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_sample_random"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
+    "_patching": L0 | {"_dataloader"},
     "__main__": frozenset({"cli"}),
-    "__init__": L0
-    | {"_dataloader", "_sample_random", "_scheduler", "_staged", "errors"},  # to give policies their public names
+    # The scheduler, to give policies their public names.
+    "__init__": L0 | {"_dataloader", "_patching", "_sample_random", "_scheduler", "_staged", "errors"},
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 
