@@ -45,6 +45,8 @@ class LookAhead:
         self._sampler = sampler
         self._single = plan.collate is Collate.NONE
         self._together = together
+        # Where samples that fail are replaced, a batch that is fetched together is not the one the sampler gave.
+        self._on_demand = together and plan.mends
         self._seed = seed
         self._begin = begin
         self._lanes = plan.lanes
@@ -109,7 +111,7 @@ class LookAhead:
 
     def _go_ahead(self) -> None:
         """Begin as many samples as there is room for."""
-        while len(self._under_way) < self._limit:
+        while len(self._under_way) < self._limit and not self._on_demand:
             if not self._waiting:
                 if self._ended:
                     return
@@ -150,6 +152,8 @@ class LookAhead:
         # The sampler's own object goes on, unless it can be read only once.
         again = given if self._single or type(given) is Portion or isinstance(given, Indices) else keys
         self._batches.append(again)
+        if self._on_demand:
+            return
         if self._together and keys:
             self._waiting.append((origins[0], keys))
         else:

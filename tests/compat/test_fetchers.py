@@ -119,9 +119,10 @@ def test_base_exceptions_arrive_as_themselves(fetcher, workers, error):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_failed_samples_are_retried_and_left_out(fetcher, workers):
+@pytest.mark.parametrize("kind", [Both, Lists])
+def test_failed_samples_are_retried_and_left_out(fetcher, workers, kind):
     loader = DataLoader(
-        Both(fails=True), 4, num_workers=workers, fetcher=fetcher, collate_fn=names, on_error="skip", sample_retries=1
+        kind(fails=True), 4, num_workers=workers, fetcher=fetcher, collate_fn=names, on_error="skip", sample_retries=1
     )
     with pytest.warns(RuntimeWarning, match="sample index 7"):
         got = [name for batch in loader for name in batch]
