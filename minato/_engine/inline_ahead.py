@@ -34,6 +34,7 @@ _BATCHES_AHEAD = 2  # beside what is being fetched; torch's prefetch for one wor
 
 Begin = Callable[[Any, int, bool], "Future[Outcome]"]
 """Begin to fetch a key (or, if so, a list of keys together) under a seed."""
+Wait = Callable[["Future[Outcome]"], Outcome]
 Judge = Callable[[Outcome, Any], Any]
 """Makes an outcome and its key into a sample, or raises."""
 
@@ -41,7 +42,9 @@ Judge = Callable[[Outcome, Any], Any]
 class LookAhead:
     """The sampler's batches, with their samples already being fetched."""
 
-    def __init__(self, sampler: Iterator[Any], plan: WorkerPlan, together: bool, seed: int, begin: Begin) -> None:
+    def __init__(
+        self, sampler: Iterator[Any], plan: WorkerPlan, together: bool, seed: int, begin: Begin, wait: Wait
+    ) -> None:
         self._sampler = sampler
         self._single = plan.collate is Collate.NONE
         self._together = together
@@ -49,6 +52,7 @@ class LookAhead:
         self._on_demand = together and plan.mends
         self._seed = seed
         self._begin = begin
+        self._wait = wait
         self._lanes = plan.lanes
         self._pool = plan.batch_pool
         self._rows = 1
@@ -104,7 +108,7 @@ class LookAhead:
             self._waiting.popleft()
         future = self._under_way.get(origin) or self._start(key, origin)
         self._go_ahead()
-        outcome = future.result()
+        outcome = self._wait(future)
         self._under_way.pop(origin, None)
         self._go_ahead()
         return outcome
@@ -210,6 +214,14 @@ class _Pool:
         assert self._threads is not None
         return self._threads.submit(fetch)
 
+    def wait(self, outcome: Future[Outcome]) -> Outcome:
+        """Wait for an outcome. Only meanwhile samples may use the global generators: what the consumer's own thread
+        does, the sampler included, must find its own numbers there."""
+        if outcome.done():
+            return outcome.result()
+        with self.turnstile.opened():
+            return outcome.result()
+
 
 def _close(turnstile: Turnstile, close: Callable[[], object]) -> None:
     turnstile.end()
@@ -223,7 +235,7 @@ class ConcurrentMap(InlineMap):
         """Have samples fetched ahead. To be called once, before the first batch."""
         self._pool = _Pool(self._dataset, plan)
         self._together = self._together and plan.fetcher is not Fetcher.ASYNCIO
-        self._ahead = LookAhead(self._sampler, plan, self._together, self._seed, self._pool.begin)
+        self._ahead = LookAhead(self._sampler, plan, self._together, self._seed, self._pool.begin, self._pool.wait)
         self._sampler = self._ahead
 
     def end_with(self, iterator: object) -> None:
@@ -236,12 +248,11 @@ class ConcurrentMap(InlineMap):
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
-        with self._pool.turnstile.opened():
-            try:
-                return super().next_batch()
-            except StopIteration:
-                self._pool.close()
-                raise
+        try:
+            return super().next_batch()
+        except StopIteration:
+            self._pool.close()
+            raise
 
     def _collate_under(self, source: SampleSource, value: Any) -> Any:
         def collate(reseed: Reseed | None) -> list[Any]:
@@ -250,7 +261,7 @@ class ConcurrentMap(InlineMap):
             reseed(0)
             return [self._function(value)]
 
-        return self._pool.guard.fetch(collate, source.seed_of)[0]
+        return self._pool.guard.fetch_inside(collate, source.seed_of)[0]
 
 
 class AheadMap(ConcurrentMap, InlineMap):

@@ -97,11 +97,15 @@ class SeedingGuard:
     def fetch(self, fetch: Fetch, seeds: Callable[[int], int]) -> list[Any]:
         """As `Randomness.fetch`, for collation: always under its seed, with the generators to itself."""
         with self._turnstile.passed():
-            own = self._save()
-            try:
-                return fetch(lambda number: self._seed(seeds(number)))
-            finally:
-                self._restore(own)
+            return self.fetch_inside(fetch, seeds)
+
+    def fetch_inside(self, fetch: Fetch, seeds: Callable[[int], int]) -> list[Any]:
+        """The same for whoever knows that nobody else is in a block: the consumer, who shut the turnstile."""
+        own = self._save()
+        try:
+            return fetch(lambda number: self._seed(seeds(number)))
+        finally:
+            self._restore(own)
 
     def _seed(self, seed: int) -> None:
         for salt, generator in enumerate(self._generators):

@@ -239,6 +239,23 @@ def test_fetching_ahead_leaves_the_loops_own_random_numbers_alone():
     assert loop(fetcher="threaded") == loop()
 
 
+class DrawingSampler:
+    """Draws from the global generators while it goes."""
+
+    def __iter__(self):
+        for _ in range(40):
+            yield [random.randrange(20), int(torch.randint(20, ()))]
+
+
+def test_samplers_that_are_asked_ahead_find_their_own_random_numbers():
+    def indices(**arguments):
+        torch.manual_seed(1)
+        random.seed(1)
+        return [batch[:, 0].tolist() for batch in DataLoader(Drawing(20), batch_sampler=DrawingSampler(), **arguments)]
+
+    assert indices(fetcher="threaded") == indices()
+
+
 # --------------------------------------------------------------------------------------------------------- the details
 
 
