@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import (
     IterableDataset,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
     default_collate,
@@ -30,6 +32,8 @@ OPTIONS = (
     "slow_fallback",
     "warmup_samples",
     "max_deferral",
+    "profile",
+    "slow_hint",
     "adaptive",
     "queue_size",
     "min_workers",
@@ -94,6 +98,8 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_threshold("slow_fallback", options["slow_fallback"], optional=True)
     _check_count("warmup_samples", options["warmup_samples"], least=1, optional=True)
     _check_count("max_deferral", options["max_deferral"], least=1, optional=True)
+    _check_profile(options["profile"])
+    _check_slow_hint(options["slow_hint"])
     _check_count("queue_size", options["queue_size"], least=1)
     _check_count("memory_budget", options["memory_budget"], least=1, optional=True)
     _check_count("device_prefetch", options["device_prefetch"], least=1)
@@ -122,6 +128,32 @@ def _check_threshold(name: str, value: Any, optional: bool) -> None:
         raise TypeError(f"{name} must be a percentile such as 'p75', seconds, or None, got {value!r}")
     elif not value > 0:
         raise ValueError(f"{name} in seconds must be positive, got {value!r}")
+
+
+def _check_profile(path: Any) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"profile must be the path of a file, or None, got {path!r}")
+
+
+def _check_slow_hint(hint: Any) -> None:
+    sequence = hasattr(hint, "__len__") and hasattr(hint, "__getitem__") and not isinstance(hint, (str, bytes, Mapping))
+    if hint is not None and not callable(hint) and not sequence:
+        raise TypeError(
+            f"slow_hint must be a function of an index that says whether its sample is slow, a sequence with one bool "
+            f"or cost for each sample, or None, got {hint!r}"
+        )
+
+
+def known_costs(loader: Any) -> tuple[str | None, Any, int | None]:
+    """What may be known of single samples before they are made: the path of a profile, the user's hint, and the length
+    of the dataset that they go with. Refuses a hint of another length."""
+    hint, path = loader.slow_hint, None if loader.profile is None else os.fspath(loader.profile)
+    is_table = hint is not None and not callable(hint)
+    sized = (is_table or path is not None) and hasattr(loader.dataset, "__len__")
+    length = len(loader.dataset) if sized else None
+    if is_table and length != len(hint):
+        raise ValueError(f"slow_hint must have one value for each of the {length} samples, got {len(hint)} values")
+    return path, hint, length
 
 
 def _check_count(name: str, value: Any, least: int, optional: bool = False) -> None:
@@ -252,8 +284,16 @@ def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching
     if in_order or (in_order is None and (iterable or relied_upon)):
         return Order.IN_ORDER
     # Streams and `__getitems__` make whole batches, and a batch sampler's batches belong together.
-    whole = iterable or not own_batching or bool(getattr(dataset, "__getitems__", None))
+    whole = iterable or not own_batching or reads_together(dataset)
     return Order.BATCHES_OVERTAKE if whole else Order.SAMPLES_OVERTAKE
+
+
+def reads_together(dataset: Any) -> bool:
+    """Whether the dataset gains something by being asked for several samples at once: it has `__getitems__`. torch's
+    own Subset has it for the sake of the dataset below."""
+    while type(dataset) is Subset and "__getitems__" not in vars(dataset):
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 def _is_random(sampler: Any) -> bool:
@@ -318,15 +358,19 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_window = per_worker * max(1, most_workers)
     lanes, rows = _lanes(loader, iterable), _rows_of(loader)
+    collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
+    # The asyncio fetcher awaits samples one by one, whatever else the dataset offers.
+    together = not iterable and collate is not Collate.NONE and reads_together(loader.dataset)
+    together = together and loader.fetcher != "asyncio"
     # A dataset that is asked for whole batches has as many under way as there are in flight: its samples are not more.
-    whole = loader.fetcher != "asyncio" and bool(getattr(loader.dataset, "__getitems__", None)) and rows != 1
-    deep = lanes > 1 and not whole
+    deep = lanes > 1 and not together
     depth = lanes / per_worker if deep else 0.0
     most_window += math.ceil(most_window * depth / (rows or 1))
+    max_deferral = loader.max_deferral or 4 * most_window
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
-        collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
+        collate=collate,
         collate_fn=loader.collate_fn,
         num_workers=workers,
         worker_init_fn=loader.worker_init_fn,
@@ -341,6 +385,11 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         most_in_run=max(1, loader.batch_pool // lanes) if loader.batch_pool and lanes > 1 else 1 << 30,
         batch_pool=loader.batch_pool,
         thread_copies=loader.thread_copies,
+        together=together,
+        # A slow sample holds one of a worker's many fetches: there is nothing to be gained by putting it aside.
+        parks=not iterable and loader.slow_timeout is not None and loader.fetcher == "sequential",
+        max_deferral=max_deferral,
+        queue_size=loader.queue_size,
     )
     return LoaderPlan(
         worker=worker,
@@ -348,7 +397,7 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         most_window=most_window,
         first_window=_first_window(worker, rows if loader.fetcher != "sequential" else loader.batch_size, deep),
         depth=depth,
-        max_deferral=loader.max_deferral or 4 * most_window,
+        max_deferral=max_deferral,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers and workers == loader.num_workers,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -59,8 +60,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         slow_fallback: used instead when too many samples are flagged.
         warmup_samples: samples to profile before the first threshold; None: max(64, 2 * batch_size).
         max_deferral: batches a slow sample may fall behind its own place; None: four times the batches in flight.
+        profile: path of a JSON file with what samples cost. It is read if it is there, so that slow samples are known
+            from the first one on, and written at the end of each epoch and by `close()`. None: nothing is read or
+            written.
+        slow_hint: which samples are slow, if you know: a function of an index that returns a bool, or a sequence with
+            one bool, or one cost in any unit, for each sample. They are begun before their turn, as are samples that
+            were slow in an earlier epoch of this loader.
         adaptive: whether the number of workers changes while running.
-        queue_size: most samples finished or parked and not yet in a batch.
+        queue_size: most slow samples that may be put aside between two stages. Finished samples need no bound of
+            their own: each goes into a row of a batch at once.
         min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
             A worker with the last two has many samples under way at once; "asyncio" awaits the dataset's
@@ -84,8 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused. A limit of that work (`queue_size`) is checked and kept,
-    and has no effect until it is.
+    Values that ask for work that is not there yet are refused.
     """
 
     _pending: dict[str, Any] | None = None
@@ -115,6 +122,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         slow_fallback: str | float | None = "p90",
         warmup_samples: int | None = None,
         max_deferral: int | None = None,
+        profile: str | os.PathLike[str] | None = None,
+        slow_hint: Any = None,
         adaptive: Any = None,
         queue_size: int = 100,
         min_workers: int = 1,
@@ -156,7 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._hazards_told = False
         self._track: Track | None = None
         self._totals = Totals()
-        self._profile = make_profile(*_arguments.slow_rule(self))
+        self._profile = make_profile(_arguments.slow_rule(self), *_arguments.known_costs(self))
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
@@ -261,12 +270,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def stats(self) -> LoaderStats:
         """Counters since the loader was made, and the state of its running iterators right now."""
-        now = [asdict(engine.stats()) for engine in self._engines]
-        state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
-        costs = self._profile.made.summary()
+        now = [engine.stats() for engine in self._engines]
+        state = {name: sum(getattr(one, name) for one in now) for name in LoaderStats.STATE}
+        costs = self._profile.profile.made.summary()
         return LoaderStats(
-            **asdict(self._totals),
+            **{field.name: getattr(self._totals, field.name) for field in fields(self._totals)},
             **state,
+            batches_on_device=next((prefetcher.queues for prefetcher in self._prefetchers), ()),
             slow_threshold=costs.threshold,
             slow_share=costs.flagged_share,
             sample_median=costs.median,
@@ -298,6 +308,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
+        if not self._closed:
+            self._profile.save()
         self._closed = True
         for prefetcher in list(self._prefetchers):
             prefetcher.release()  # first: copies read the engines' memory

@@ -81,6 +81,14 @@ class WorkerPlan:
     workers it has become the two above."""
     thread_copies: bool = False
     """Every fetch thread has a deep copy of the dataset."""
+    together: bool = False
+    """The dataset is asked for whole batches, by its `__getitems__`."""
+    parks: bool = False
+    """Slow samples may be put aside between two stages."""
+    max_deferral: int = 1
+    """Most batches a sample may fall behind its own place, when samples may overtake."""
+    queue_size: int = 100
+    """Most samples that may be put aside."""
 
 
 @dataclass(frozen=True, slots=True)

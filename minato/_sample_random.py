@@ -97,9 +97,9 @@ class SampleSource:
 _source: ContextVar[SampleSource | None] = ContextVar("minato_sample", default=None)
 
 
-def announce(source: SampleSource | None) -> None:
-    """Say what this thread or task is about to make."""
-    if source is not None:
+def announce(source: SampleSource | None, anew: bool = True) -> None:
+    """Say what this thread or task is about to make, or (not `anew`) to go on with."""
+    if source is not None and anew:
         source.begin()
     _source.set(source)
 

@@ -178,6 +178,11 @@ class DevicePrefetcher:
         """Batches taken from the loader and not handed out."""
         return self._dealt - self._handed_out
 
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """Batches that were copied ahead and not handed out, for each device."""
+        return tuple(len(lane.queue) for lane in self._lanes)
+
     def _copy_ahead(self) -> None:
         """Make sure that there is something to return, and begin to copy what is ready besides."""
         most = 1 + self._depth * len(self._lanes)  # one is about to be handed out

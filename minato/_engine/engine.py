@@ -15,7 +15,6 @@ from .._plan import LoaderPlan, Order
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
-from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
@@ -25,12 +24,13 @@ from .ahead import Forecast
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .foresight import make_foresight
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
-from .observing import SampleTimes
+from .observing import KeptProfile, SampleTimes, queue_lengths
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -46,7 +46,7 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
-        profile: Profile,
+        profile: KeptProfile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
     ) -> None:
@@ -79,8 +79,10 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._times = SampleTimes(self._board, profile, totals)
-        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
+        self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
+        self._times = SampleTimes(self._board, profile, totals, self._foresight)
+        self._profile = profile
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         mends = plan.worker.mends or plan.timeout > 0
         self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -147,7 +149,7 @@ class Engine:
 
     def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
-        return make_feed(epoch, seed, self._plan.worker, sampler)
+        return make_feed(epoch, seed, self._plan.worker, sampler, self._foresight)
 
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
@@ -192,7 +194,7 @@ class Engine:
         if self._current.exhausted:
             self._reuse_warm_slot()
         if posted:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.records))
+            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
@@ -206,6 +208,7 @@ class Engine:
             self._slots.put_back(self._board.exchange_free_slot(warm, self._slots.is_warm))
 
     def _post_from(self, feed: Feed) -> int:
+        """How many workers may find something to do in what was posted."""
         posted = 0
         while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
             slot = self._slots.take()
@@ -217,7 +220,9 @@ class Engine:
             if not done:
                 self._slots.put_back(slot)
                 break
-            posted += done
+            posted += self._board.takers_of_newest
+        if feed.exhausted:
+            self._board.note_all_posted(feed.epoch)
         return posted
 
     @property
@@ -250,6 +255,7 @@ class Engine:
                 self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
             if batch is None:
+                self._profile.save()
                 raise StopIteration
             with self._uninterrupted:
                 self._current.out.remove(batch)
@@ -258,9 +264,17 @@ class Engine:
                 finally:
                     self._top_up()
 
+    def has_batch(self) -> bool:
+        """Whether `next_batch` would return, or raise, without waiting. A batch with failures that the policy has yet
+        to be asked about may have to wait for another try."""
+        with self._in_use:
+            self._check_open()
+            batch = self._pick()
+            return batch is not None and (self._mender is None or not self._mender.wants(batch))
+
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
-        self._times.look()
+        self._times.look(self._current.out)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
@@ -354,6 +368,7 @@ class Engine:
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
             tickets = self._delivery.owners(batch)
+            self._totals.note_deferral(feed.deferral(tickets))
             feed.handover.add((batch, tickets))
             feed.ledger.deliver(tickets)
         else:
@@ -378,12 +393,11 @@ class Engine:
         return LoaderStats(
             workers=len(self._pool.alive),
             batches_in_flight=self._in_flight,
-            batches_ready=self._board.count_ready(self._current.out),
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
-            samples_parked=sum(len(self._board.parked(worker)) for worker in range(self._board.control.records)),
+            **queue_lengths(self._board, self._current.out),
         )
 
     @property

@@ -27,18 +27,5 @@ def make_prefetcher(
     if not devices:
         return None
     # Without workers every batch is ready: fetching it is what `next()` is there for.
-    is_ready = _Readiness(batches) if isinstance(batches, Engine) else lambda: True
+    is_ready = batches.has_batch if isinstance(batches, Engine) else lambda: True
     return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime())
-
-
-class _Readiness:
-    """Whether an engine can deliver a batch without waiting."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __call__(self) -> bool:
-        engine = self._engine
-        with engine._in_use:
-            engine._check_open()
-            return engine._pick() is not None

@@ -18,6 +18,7 @@ from .._plan import LoaderPlan
 from .._queues.posting import PostingBoard
 from .._scheduler.climbing import ClimbingPolicy
 from .._scheduler.policy import Decision, Observation, Policy, WorkerLimits
+from .._scheduler.replay import Recorder
 from .._scheduler.window import Window
 from .._workers.pool import WorkerPool
 from .cores import allowed_cores
@@ -40,12 +41,14 @@ class Scaler:
         window: Window,
         per_worker: int,
         totals: Totals,
+        recorder: Recorder,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`per_worker`: batches in flight for each worker."""
         self._controller = policy.begin(limits)
         self._period = policy.period_s
-        self._cores = limits.cores
+        self._limits = limits
+        self._recorder = recorder
         self._pool = pool
         self._board = board
         self._window = window
@@ -68,6 +71,7 @@ class Scaler:
             return
         observation = self._observe(now, ready, waiting_s)
         self._last, self.due = now, now + self._period
+        self._recorder.observed(observation, self._limits)
         decision = self._controller.decide(observation)
         if decision.target != self._pool.active:
             self._carry_out(decision)
@@ -91,23 +95,24 @@ class Scaler:
             time=now,
             workers=self._pool.active,
             queue_occupancy=min(1.0, ready / max(1, self._window.size)),
-            cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._cores,
+            cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._limits.cores,
             wait_share=min(1.0, max(0.0, waited - self._waited) / elapsed),
             throughput=(finished - self._finished) / elapsed,
+            slow_workers=self._board.count_slow_workers(),
         )
         self._waited, self._finished = waited, finished
         return observation
 
 
 def make_scaler(
-    plan: LoaderPlan, pool: WorkerPool, board: PostingBoard, window: Window, totals: Totals
+    plan: LoaderPlan, pool: WorkerPool, board: PostingBoard, window: Window, totals: Totals, recorder: Recorder
 ) -> Scaler | None:
     """What adapts a pool as planned; None: the number of workers stays."""
     if plan.adaptive is None:
         return None
     policy: Policy = ClimbingPolicy() if plan.adaptive is True else plan.adaptive
     limits = WorkerLimits(plan.least_workers, plan.most_workers, allowed_cores().cores)
-    return Scaler(policy, limits, pool, board, window, plan.per_worker, totals)
+    return Scaler(policy, limits, pool, board, window, plan.per_worker, totals, recorder)
 
 
 class _CpuTimes:

@@ -27,7 +27,7 @@ from .inline import InlineMap, InlineStream
 from .inline_ahead import make_ahead
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
-from .observing import Profile
+from .observing import KeptProfile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
@@ -91,7 +91,7 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
-    profile: Profile,
+    profile: KeptProfile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
 ) -> tuple[Engine, Track]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
-from .._records import Hand
+from .._records import EarlyStart, Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
+from .early import offer
 from .keys import Keys, bare, read_keys, unpickled, write_keys
-from .rows import table_bytes
+from .rows import Column, table_bytes
 
 
 class PostingBoard(Board):
@@ -30,10 +31,11 @@ class PostingBoard(Board):
         first: bool,
         worker: int = -1,
         shift: int = 0,
+        early: EarlyStart | None = None,
     ) -> int:
         """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
         epoch. `worker`: only that worker's stream may fill it. `shift`: from positions to those that seeds are derived
-        from. Returns the batch's number."""
+        from. `early`: tickets to be taken before their turn. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
@@ -56,6 +58,8 @@ class PostingBoard(Board):
         with self._lock:
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
+            places, lead = (early.places, early.lead) if early is not None else ((), 0)
+            words[at + Batch.PULLED] = offer(self.control, number, places, lead)
             words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
             words[Header.FREE_SLOTS] += 1
             if first:
@@ -66,7 +70,8 @@ class PostingBoard(Board):
         return number
 
     def wake_sleepers(self, most: int) -> list[int]:
-        """Worker processes to be woken, for at most `most` sleeping lanes; these count as awake from now on."""
+        """Worker processes to be woken, for at most `most` sleeping lanes besides those of workers that are to end:
+        these may take nothing. The lanes count as awake from now on."""
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
         if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.records)):
@@ -74,25 +79,14 @@ class PostingBoard(Board):
         lanes = self.control.lanes
         woken: list[int] = []
         with self._lock:
-            most = most if lanes == 1 else min(most, self._open_work())
             # The first lanes of all processes, then the second ones: work is spread over processes.
             for worker in (w for lane in range(lanes) for w in range(lane, self.control.records, lanes)):
                 at = self.control.worker(worker) + Worker.PHASE
-                if len(woken) < most and self._words[at] == Phase.ASLEEP:
+                if most > 0 and self._words[at] == Phase.ASLEEP:
                     self._words[at] = Phase.IDLE
                     woken.append(worker)
+                    most -= not self._words[self.control.worker(worker - worker % lanes) + Worker.RETIRE]
         return sorted({worker // lanes for worker in woken})
-
-    def _open_work(self) -> int:
-        """Tickets that nobody has taken, and orphans: as many lanes may find something to do. Under the lock."""
-        words, count = self._words, 0
-        for number in range(words[Header.PULL], words[Header.PUBLISHED]):
-            at = self.control.batch(number)
-            count += words[at + Batch.TICKETS] - words[at + Batch.PULLED]
-        for number in range(words[Header.ORPHAN_HEAD], words[Header.ORPHAN_TAIL]):
-            _, first, end = words[(at := self.control.orphan(number)) : at + 3]
-            count += max(1, end - first)
-        return count
 
     def state(self, batch: int) -> int:
         """The state of a batch, as far as this process has seen."""
@@ -126,6 +120,15 @@ class PostingBoard(Board):
                 free.remove(cold)
                 words[base : base + count] = array("q", [*free, warm])  # on top: used next
         return cold
+
+    @property
+    def takers_of_newest(self) -> int:
+        """Most workers that may find something to do in the newest batch: one for each ticket, one to collate an empty
+        batch. A stream's batch is for one worker, who may be any of them."""
+        number = self.next_number - 1
+        if self.field(number, Batch.WORKER) >= 0:
+            return self.control.workers
+        return max(1, self.field(number, Batch.TICKETS))
 
     @property
     def next_number(self) -> int:
@@ -185,17 +188,39 @@ class PostingBoard(Board):
         with self._lock:
             words = self._words
             words[Header.LIVE_EPOCH] = epoch
-            words[Header.PULL] = words[Header.PUBLISHED]
+            words[Header.PULL] = words[Header.EARLY] = words[Header.PUBLISHED]
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
 
     def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
         """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
-        go on from. Takes no lock: a run that is overwritten meanwhile is read as the newer one."""
+        go on from; samples that came from a cache are counted below zero. Takes no lock: a run that is overwritten
+        meanwhile is read as the newer one."""
         words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
         first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
         places = (self.control.times(worker, count) for count in range(first, now))
         return [(words[at], words[at + 1]) for at in places], now
+
+    def count_parks(self, worker: int) -> int:
+        """Times a worker has put a sample aside since it was started."""
+        return self._words[self.control.worker(worker) + Worker.PARKS]
+
+    def count_waiting(self, batches: Sequence[int]) -> tuple[int, int]:
+        """Finished samples in those of `batches` that are not complete: made within the threshold, and later. For
+        statistics: takes no lock."""
+        fast = late = 0
+        for at in map(self.control.batch, list(batches)):
+            slot = self._words[at + Batch.SLOT]
+            if slot >= 0 and self._words[at + Batch.STATE] == State.OPEN:
+                table = self.row_table(slot, self._words[at + Batch.ROWS])
+                done = table[:, Column.OWNER] > 0
+                slow = int((done & (table[:, Column.LATE] > 0)).sum())
+                fast, late = fast + int(done.sum()) - slow, late + slow
+        return fast, late
+
+    def note_all_posted(self, epoch: int) -> None:
+        """That epoch, and those before it, have no more tickets to post."""
+        self._words[Header.POSTED_BEFORE] = epoch + 1
 
     def set_threshold(self, seconds: float | None) -> None:
         """From when on a sample counts as slow."""
@@ -203,9 +228,9 @@ class PostingBoard(Board):
 
     def engage(self, process: int) -> None:
         """A worker process is about to be started."""
-        for lane in self.control.lanes_of(process):
-            self._words[self.control.worker(lane) + Worker.RETIRE] = 0
-            self._words[self.control.worker(lane) + Worker.TIMES] = 0
+        for me in map(self.control.worker, self.control.lanes_of(process)):
+            for field in (Worker.RETIRE, Worker.TIMES, Worker.PARKS):
+                self._words[me + field] = 0
 
     def dismiss(self, process: int) -> None:
         """Ask a worker process to end as soon as it has nothing in hand. It has to be woken."""
@@ -215,6 +240,11 @@ class PostingBoard(Board):
         """A worker process that was dismissed has ended, with nothing in hand."""
         for lane in self.control.lanes_of(process):
             self._words[self.control.worker(lane) + Worker.PHASE] = Phase.ABSENT
+
+    @property
+    def active(self) -> int:
+        """Worker processes that are meant to run now."""
+        return self._words[Header.ACTIVE] // self.control.lanes
 
     def set_active(self, processes: int) -> None:
         """How many worker processes share a batch's tickets from now on."""

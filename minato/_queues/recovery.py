@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .._errors import InternalError
 from .board import Board, complete
 from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
+from .early import given_out
 from .ledger import Ledger
 from .rows import Column
 
@@ -90,14 +91,14 @@ def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands, suspects: Coll
         at = control.batch(batch)
         if words[at + Batch.WORKER] >= 0:
             continue  # a stream cannot be replayed: the engine reports the death
-        pulled, position = words[at + Batch.PULLED], words[at + Batch.POSITION]
+        tickets, position = words[at + Batch.TICKETS], words[at + Batch.POSITION]
         if ledger is None:
-            finished = owners[batch][:pulled] > 0
+            finished = owners[batch][:tickets] > 0
         else:
-            finished = ledger.is_delivered(position, pulled)
-            finished = finished | np.isin(np.arange(position, position + pulled), placed)
-        open_again = ~finished & hands.untaken(batch, pulled)
-        alone = _mask(pulled, (place for home, place in suspects if home == batch))
+            finished = ledger.is_delivered(position, tickets)
+            finished = finished | np.isin(np.arange(position, position + tickets), placed)
+        open_again = given_out(control, batch) & ~finished & hands.untaken(batch, tickets)
+        alone = _mask(tickets, (place for home, place in suspects if home == batch))
         for first, count in _runs(open_again & ~alone):
             board.post_orphan(batch, first, count)
         for first, count in _runs(open_again & alone):

@@ -136,9 +136,6 @@ class _AsyncMapLoop(MapLoop):
 
     def __init__(self, context: _Lane, writer: BatchWriter, randomness: AsyncRandomness) -> None:
         super().__init__(context, writer)
-        self._together = False  # samples are awaited one by one, whatever else the dataset offers
-        self._whole_from = self._whole_from if self._by_function else 0
-        self._in_rows = not self._whole_from
         self._dataset = context.dataset
         self._under_seeds = randomness
         self.is_stopping = False
@@ -178,8 +175,8 @@ class _AsyncMapLoop(MapLoop):
                 samples.append(self._capture(error, key))
         self._board.current[0] = -1
         seconds = time.perf_counter() - started
-        self._sizer.observe(len(run.keys), seconds)
-        self._board.note_time(len(run.keys), seconds)
+        self._note_time(len(run.keys), seconds)
+        self._costs.note(run, seconds)
         return samples
 
 

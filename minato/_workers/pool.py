@@ -175,10 +175,13 @@ class WorkerPool:
             absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
         for worker in absent[: max(0, workers - len(staying))]:
             self._start_one(worker)
-        for worker in sorted(staying)[workers:]:
+        dismissed = sorted(staying)[workers:]
+        for worker in dismissed:
             self._leaving.add(worker)
             self._board.dismiss(worker)
             self.wake([worker])
+        if dismissed:  # some may have been woken a moment ago for tickets that they will not take
+            self.wake(self._board.wake_sleepers(self._board.control.records))
         self._board.set_active(self.active)
 
     def set_fetches(self, count: int) -> None:

@@ -27,6 +27,8 @@ DEFAULTS: dict[str, Any] = {
     "slow_fallback": "p90",
     "warmup_samples": None,
     "max_deferral": None,
+    "profile": None,
+    "slow_hint": None,
     "adaptive": None,
     "queue_size": 100,
     "min_workers": 1,

@@ -85,7 +85,13 @@ def test_re_ordered_delivery_loses_nothing(runtime: FakeRuntime) -> None:
 
 def test_batches_are_dealt_to_several_devices(runtime: FakeRuntime) -> None:
     with minato.DataLoader(Numbers(12), 2, num_workers=2, device=["cuda:0", "cuda:1"]) as loader:
-        batches = list(loader)
+        assert loader.stats().batches_on_device == ()
+        batches, queues = [], []
+        for batch in loader:
+            batches.append(batch)
+            queues.append(loader.stats().batches_on_device)
+    assert all(len(lengths) == 2 and max(lengths) <= 2 for lengths in queues), "one queue for each device"
+    assert queues[-1] == (0, 0)
     assert [batch["x"].device.index for batch in batches] == [0, 1, 0, 1, 0, 1]
     assert [numbers(batch)[0] for batch in batches] == [0, 2, 4, 6, 8, 10]
 
@@ -264,3 +270,13 @@ def test_devices_without_streams_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     with pytest.raises(ValueError, match="MPS has no streams"):
         minato.DataLoader(Numbers(4), device="mps")
+
+
+def test_a_batch_that_waits_for_another_try_holds_up_none_that_is_there(runtime: FakeRuntime) -> None:
+    """The second batch fails and is tried again later; the first one, copied already, is handed out meanwhile."""
+    loader = minato.DataLoader(
+        Numbers(8, bad=3), 2, num_workers=1, device="cuda", sample_retries=2, on_error="skip", in_order=True
+    )
+    with loader, pytest.warns(RuntimeWarning, match="left out"):
+        seen = [number for batch in loader for number in numbers(batch)]
+    assert sorted(seen) == [0, 1, 2, 4, 5, 6, 7]

@@ -22,7 +22,7 @@ from minato._queues.posting import PostingBoard
 from minato._queues.recovery import OpenEpoch, recover
 from minato._queues.rows import Column, Kind
 from minato._queues.taking import TakingBoard
-from minato._records import CollateTask, Place, Run
+from minato._records import CollateTask, EarlyStart, Place, Run
 
 from .fuses import FusedBoard, Killed
 
@@ -55,7 +55,7 @@ class Hand:
         if self.collating is not None:
             return "collate"
         if self.run is None:
-            resumes = self.parked and (len(self.parked) > 1 or not self.board.has_open_tickets)
+            resumes = self.parked and (len(self.parked) > 1 or self.board.first_open[0] is None)
             return "unpark" if resumes else "pull"
         if self.place is None and self._would_park(self.run):
             return "park"
@@ -77,7 +77,7 @@ class Hand:
             case "pull":
                 return self._pull(want)
             case "park":
-                entry = self.board.park()
+                entry = self.board.park(most=100)
                 assert entry is not None and self.run is not None
                 self.parked.append((self.run, entry))
                 self.run = None
@@ -208,7 +208,7 @@ class Crew:
         room = not oldest or self.board.next_number - min(oldest) < self.control.batches
         return room and len(self.out) < self.window
 
-    def post(self, rows: int | None = None) -> None:
+    def post(self, rows: int | None = None, early: EarlyStart | None = None) -> None:
         rows = self.rows if rows is None else rows
         slot = self.slots.take()
         first = self.ledger.issued
@@ -221,6 +221,7 @@ class Crew:
             slot=slot,
             flags=Flag.COLLATE if self.collates else 0,
             first=not self._opened,
+            early=early,
         )
         self._opened = True
         self.out.append(number)
