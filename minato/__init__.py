@@ -10,6 +10,7 @@ Where things are, in the order a sample meets them:
     _fetchers/       how samples come out of a dataset
     _scheduler/      decisions as pure code
     _device/         page-locked memory, copies to an accelerator
+    _sample_random.py  random generators that belong to a sample
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
     _instrument.py   events of a trace, and who records them (_recording.py)
@@ -34,6 +35,9 @@ from ._instrument import mark as mark
 from ._instrument import traced as traced
 from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
+from ._sample_random import SampleRng as SampleRng
+from ._sample_random import get_sample_rng as get_sample_rng
+from ._sample_random import seeded_sample as seeded_sample
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
@@ -44,17 +48,24 @@ __all__ = [
     "PaperPolicy",
     "S3Dataset",
     "S3File",
+    "SampleRng",
     "StagedDataset",
     "__version__",
     "cached_bytes",
     "errors",
+    "get_sample_rng",
     "get_worker_info",
     "mark",
     "patch",
+    "seeded_sample",
     "traced",
 ]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
+_PUBLIC = (
+    *(DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset),
+    *(get_sample_rng, mark, patch, seeded_sample, traced),
+)
+for _public in _PUBLIC:
     _public.__module__ = "minato"
 del _public
 

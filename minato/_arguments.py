@@ -7,6 +7,7 @@ and which argument to change.
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from ._instrument import TraceOptions
-from ._plan import Collate, LoaderPlan, Order, Source, WorkerPlan
+from ._plan import Collate, Fetcher, LoaderPlan, Order, Source, WorkerPlan
 
 OPTIONS = (
     "in_order",
@@ -41,6 +42,7 @@ OPTIONS = (
     "fetcher",
     "num_fetch_workers",
     "batch_pool",
+    "thread_copies",
     "memory_budget",
     "device",
     "device_prefetch",
@@ -217,8 +219,10 @@ def _check_fetching(options: dict[str, Any]) -> None:
     fetcher = options["fetcher"]
     if fetcher not in ("sequential", "threaded", "asyncio"):
         raise ValueError(f"fetcher must be 'sequential', 'threaded' or 'asyncio', got {fetcher!r}")
-    if fetcher != "sequential":
-        raise ValueError(f"fetcher={fetcher!r} is not available in this version; use fetcher='sequential'")
+    if not isinstance(options["thread_copies"], bool):
+        raise TypeError(f"thread_copies must be True or False, got {options['thread_copies']!r}")
+    if options["thread_copies"] and fetcher != "threaded":
+        raise ValueError(f"thread_copies=True is for fetcher='threaded', got fetcher={fetcher!r}")
     _check_count("num_fetch_workers", options["num_fetch_workers"], least=1)
     _check_count("batch_pool", options["batch_pool"], least=0)
 
@@ -341,11 +345,29 @@ def decide_collate(collate_fn: Any, batched: bool) -> Collate:
     return Collate.ROWS if collate_fn is default_collate else Collate.FUNCTION
 
 
-def _first_window(worker: WorkerPlan) -> int:
-    """A batch, and enough beside it that no worker is idle."""
+def _first_window(worker: WorkerPlan, rows: int | None, deep: bool) -> int:
+    """A batch, and enough beside it that no worker is idle, nor a fetch of theirs if `deep`. `rows`: samples of a
+    batch; None: not known before one is seen."""
     if worker.source is Source.ITERABLE:
         return 2 * worker.num_workers
-    return 1 + -(-worker.num_workers // (worker.batch_size or 1))
+    lanes = worker.lanes if deep and rows is not None else 1
+    return 1 + -(-worker.num_workers * lanes // (rows or 1))
+
+
+def _rows_of(loader: Any) -> int | None:
+    """Samples of a batch, as far as they can be known without drawing one."""
+    if loader.batch_sampler is None:
+        return 1
+    rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return rows if isinstance(rows, int) and rows > 0 else None
+
+
+def _lanes(loader: Any, iterable: bool) -> int:
+    """Fetches a worker has under way at once."""
+    if iterable or loader.fetcher == "sequential":
+        return 1
+    pool = loader.batch_pool or loader.num_fetch_workers
+    return int(min(loader.num_fetch_workers, pool))
 
 
 def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]:
@@ -378,9 +400,18 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_remote = 0 if loader.offload is None else loader.offload.most_remote
-    most_window = per_worker * (max(1, most_workers) + most_remote)
-    max_deferral = loader.max_deferral or max(most_window, 4 * per_worker * max(1, most_workers))
+    lanes, rows = _lanes(loader, iterable), _rows_of(loader)
     collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
+    # The asyncio fetcher awaits samples one by one, whatever else the dataset offers.
+    together = not iterable and collate is not Collate.NONE and reads_together(loader.dataset)
+    together = together and loader.fetcher != "asyncio"
+    # A dataset that is asked for whole batches has as many under way as there are in flight: its samples are not more.
+    deep = lanes > 1 and not together
+    depth = lanes / per_worker if deep else 0.0
+    most_here = per_worker * max(1, most_workers)
+    most_here += math.ceil(most_here * depth / (rows or 1))
+    most_window = most_here + per_worker * most_remote
+    max_deferral = loader.max_deferral or max(most_window, 4 * most_here)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
         order=_order(loader),
@@ -394,8 +425,14 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         mends=loader.on_error != "raise" or loader.sample_retries > 0,
         skips=loader.on_error != "raise",
         tells_stack=loader.timeout > 0,
-        together=not iterable and collate is not Collate.NONE and reads_together(loader.dataset),
-        parks=not iterable and loader.slow_timeout is not None,
+        fetcher=Fetcher(loader.fetcher),
+        lanes=lanes,
+        most_in_run=max(1, loader.batch_pool // lanes) if loader.batch_pool and lanes > 1 else 1 << 30,
+        batch_pool=loader.batch_pool,
+        thread_copies=loader.thread_copies,
+        together=together,
+        # A slow sample holds one of a worker's many fetches: there is nothing to be gained by putting it aside.
+        parks=not iterable and loader.slow_timeout is not None and loader.fetcher == "sequential",
         max_deferral=max_deferral,
         queue_size=loader.queue_size,
     )
@@ -403,7 +440,8 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         worker=worker,
         window=window,
         most_window=most_window,
-        first_window=_first_window(worker),
+        first_window=_first_window(worker, rows if loader.fetcher != "sequential" else loader.batch_size, deep),
+        depth=depth,
         max_deferral=max_deferral,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,

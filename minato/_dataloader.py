@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 from . import _arguments
 from ._engine.cores import whole_cores
 from ._engine.engine import Engine
+from ._engine.inline_ahead import ConcurrentMap
 from ._engine.iterator import (
     DevicePrefetcher,
     LengthWatch,
@@ -32,6 +33,7 @@ from ._engine.observing import make_profile
 from ._engine.progress import Track
 from ._engine.resume import Resumed, checked, resume, take_state
 from ._engine.start import (
+    check_fetcher,
     check_shippable,
     shared_pipe_seed,
     start_engine,
@@ -71,7 +73,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             their own: each goes into a row of a batch at once.
         min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
-        num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
+            A worker with the last two has many samples under way at once; "asyncio" awaits the dataset's
+            `async def __getitem_async__(self, index)`. See docs/fetching.md.
+        num_fetch_workers: samples that each worker fetches at once.
+        batch_pool: most samples that a worker holds at once, being fetched or waiting to be written into their batch;
+            below `num_fetch_workers` it bounds these, above it cheap samples are taken several at a time. 0: one for
+            each fetch, and of cheap samples about 10 ms worth.
+        thread_copies: every fetch thread has a deep copy of the dataset, for datasets that are not thread-safe.
         memory_budget: bytes that batches in flight may take; None: a quarter of the available memory.
         device: accelerator to copy batches to ahead of use; several (a list) get the batches in turn; None or "cpu"
             leaves batches where they are.
@@ -90,8 +98,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused. Limits of that work (`num_fetch_workers`, `batch_pool`)
-    are checked and kept, and have no effect until it is.
+    Values that ask for work that is not there yet are refused.
     """
 
     offload: Any
@@ -131,6 +138,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         fetcher: str = "sequential",
         num_fetch_workers: int = 16,
         batch_pool: int = 0,
+        thread_copies: bool = False,
         memory_budget: int | None = None,
         device: Any = None,
         device_prefetch: int = 2,
@@ -150,6 +158,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
         _arguments.check_offload(offload, dataset, num_workers)
+        check_fetcher(fetcher, dataset)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
@@ -169,6 +178,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._remote: RemoteSide | None = None if self.offload is None else self.offload.open()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
+        self._fetching: weakref.WeakSet[ConcurrentMap] = weakref.WeakSet()
+        """Iterators without workers that fetch ahead in threads of this process."""
 
     @property
     def shuffle(self) -> bool | None:
@@ -226,7 +237,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         plan = _arguments.make_plan(self, whole_cores)
         batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
-        return LoaderIterator(batches, self._sampler_length, self._length_watch(resumed), pinner, track, prefetcher)
+        watch = self._length_watch(resumed)
+        iterator = LoaderIterator(batches, self._sampler_length, watch, pinner, track, prefetcher)
+        if isinstance(batches, ConcurrentMap):
+            batches.end_with(iterator)
+            self._fetching.add(batches)
+        return iterator
 
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
@@ -324,6 +340,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             engine.close()
         if self._remote is not None:
             self._remote.close()
+        for batches in list(self._fetching):
+            batches.close()
         self._memory.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
@@ -335,8 +353,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
         alive = (
-            *("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track"),
-            "_remote",
+            *("_engines", "_prefetchers", "_fetching", "_memory", "_totals", "_profile", "_closed", "_iterator"),
+            *("_track", "_remote"),
         )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 

@@ -29,6 +29,17 @@ class Source(enum.Enum):
     ITERABLE = "iterable"
 
 
+class Fetcher(enum.Enum):
+    """How a worker fetches from a map-style dataset."""
+
+    SEQUENTIAL = "sequential"
+    """One sample after the other."""
+    THREADED = "threaded"
+    """Many at once, in threads."""
+    ASYNCIO = "asyncio"
+    """Many at once, in one event loop."""
+
+
 class Collate(enum.Enum):
     """Who makes a batch of samples."""
 
@@ -61,6 +72,16 @@ class WorkerPlan:
     """Samples that fail may be left out."""
     tells_stack: bool = False
     """Workers that are stuck are asked for their stack."""
+    fetcher: Fetcher = Fetcher.SEQUENTIAL
+    lanes: int = 1
+    """Fetches that a worker has under way at once."""
+    most_in_run: int = 1 << 30
+    """Samples that are taken together, however cheap they are."""
+    batch_pool: int = 0
+    """Most samples that are under way or done and not in a batch yet; 0: as many as it takes. For `num_workers=0`: of
+    workers it has become the two above."""
+    thread_copies: bool = False
+    """Every fetch thread has a deep copy of the dataset."""
     together: bool = False
     """The dataset is asked for whole batches, by its `__getitems__`."""
     parks: bool = False
@@ -91,6 +112,8 @@ class LoaderPlan:
     """The same with the most workers there may be."""
     first_window: int
     """Batches in flight before the size of a batch is known."""
+    depth: float
+    """Samples that workers fetch at once, for each batch of the window; 0: one worker is at one batch."""
     max_deferral: int
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     memory_budget: int | None

@@ -29,6 +29,8 @@ class Run:
     """The run is one sample that was known to be slow, taken before its turn."""
     origins: Sequence[int] | None = None
     """Positions that seeds are derived from, if they do not follow on each other."""
+    alone: bool = False
+    """Nothing else is to be fetched by the same process meanwhile: its sample may be what kills workers."""
 
     def origin(self, number: int) -> int:
         """The position that the seed of a sample of the run is derived from."""

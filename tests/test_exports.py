@@ -19,12 +19,15 @@ PUBLIC = {
     "DataLoader",
     "LoaderStats",
     "PaperPolicy",
+    "SampleRng",
     "StagedDataset",
     "__version__",
     "errors",
+    "get_sample_rng",
     "get_worker_info",
     "mark",
     "patch",
+    "seeded_sample",
     "traced",
 }
 # Loaded on first use, so not in the namespace of a fresh import.

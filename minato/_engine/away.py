@@ -86,7 +86,7 @@ class Away(Nobody):
         if had != orders.holder:
             self._pool.watch(orders.holder)
         if orders.wake:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+            self._pool.wake(self._board.wake_sleepers(self._board.control.records))
         return had is not None and had != orders.holder
 
     def close(self) -> None:
@@ -120,8 +120,8 @@ def make_away(
                 base_seed=base_seed,
                 control=control.fd,
                 batches=control.batches,
-                workers=control.workers,
-                first_lane=control.workers - control.remote,
+                workers=control.records,
+                first_lane=control.records_here,
                 arena=board.arena.fd,
                 wake=wake,
                 ready=pool.ready,

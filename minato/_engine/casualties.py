@@ -29,6 +29,7 @@ from .totals import Totals
 from .verdicts import fail_collation, fail_ticket
 
 CRASHES = 2  # deaths that make a sample poison, besides `sample_retries`
+ALONE_AFTER = 2  # deaths among others in flight, after which a sample is fetched alone
 KILLS = 3  # the same, of signals that mostly come from outside
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
@@ -52,6 +53,8 @@ class Casualties:
         self._late_rows = plan.worker.order is Order.SAMPLES_OVERTAKE
         self._suspects: Counter[tuple[int, int]] = Counter()
         """Deaths by (batch, place) of the ticket whose sample was being made."""
+        self._in_company: Counter[tuple[int, int]] = Counter()
+        """Deaths by (batch, place) of tickets whose samples were being made, several at once."""
         self._totals = totals
         self._mender = mender
         self._restarts = 0
@@ -59,13 +62,14 @@ class Casualties:
     def forget(self) -> None:
         """A new epoch begins."""
         self._suspects.clear()
+        self._in_company.clear()
 
     def treat(self, dead: Sequence[int], feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
         """Recover from the deaths of workers. Raises a worker's own error if its start failed, WorkerDied if its work
         cannot be done by another."""
         for worker in dead:
-            phase = self._board.phase(worker)
-            hand = self._board.hand(worker)
+            phase = self._board.phase(worker * self._board.control.lanes)
+            record, hand = self._suspect(worker)
             burial = self._pool.bury(worker)
             how = f"DataLoader worker (pid {burial.pid}) {_manner(burial.code)}{_doing(hand)}{_memory(burial)}"
             stream = isinstance(feed, StreamFeed)
@@ -76,7 +80,7 @@ class Casualties:
                     how, worker, hand, burial, [feed.epoch] if ahead is None else [feed.epoch, ahead.epoch]
                 )
                 self._check_restarts(how)
-            self._recover(feed, ahead, void, worker, hand, verdict)
+            self._recover(feed, ahead, void, record, hand, verdict)
             if phase == Phase.FAILED:
                 captured: CapturedError = messages.get(self._board.arena, Stretch.WORKER, worker)
                 raise captured.rebuild()
@@ -95,48 +99,67 @@ class Casualties:
         feed: Feed,
         ahead: Feed | None,
         void: Sequence[int],
-        worker: int,
+        record: int,
         hand: Hand,
         verdict: CapturedError | None,
     ) -> None:
-        """Post again what the worker had in hand, but for what is failed in its name."""
+        """Post again what workers that are gone had in hand, but for what is failed in the name of the one with that
+        record."""
+        alone = [ticket for ticket, deaths in self._in_company.items() if deaths >= ALONE_AFTER]
         epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
-        withheld = None if verdict is None else Withheld(worker, hand.batch, hand.current)
-        recover(self._board, self._pool.holders, epochs, void, self._slots.out, withheld)
+        withheld = None if verdict is None else Withheld(record, hand.batch, hand.current)
+        recover(self._board, self._pool.holders, epochs, void, self._slots.out, withheld, alone)
         if verdict is not None and hand.current is not None:
-            fail_ticket(self._board, worker, hand.batch, hand.current, verdict, self._late_rows)
+            fail_ticket(self._board, record, hand.batch, hand.current, verdict, self._late_rows)
         elif verdict is not None and hand.collating is not None:
-            fail_collation(self._board, worker, hand.collating, hand.uncommitted, verdict)
-            recover(self._board, self._pool.holders, epochs, void, self._slots.out)  # tickets it had beside that batch
+            fail_collation(self._board, record, hand.collating, hand.uncommitted, verdict)
+            # tickets it had beside that batch
+            recover(self._board, self._pool.holders, epochs, void, self._slots.out, None, alone)
 
     def succeed(
         self,
-        worker: int,
+        record: int,
         hand: Hand,
         verdict: CapturedError | None,
         feed: Feed,
         ahead: Feed | None,
         void: Sequence[int],
     ) -> None:
-        """Another takes the place of a worker that was killed on purpose, whose hand is known to be whole. `verdict` is
-        handed in for what it was at."""
-        self._recover(feed, ahead, void, worker, hand, verdict)
-        self._replace(worker)
+        """Another takes the place of a worker, one of whose records is given, that was killed on purpose: its hand is
+        known to be whole. `verdict` is handed in for what it was at."""
+        self._recover(feed, ahead, void, record, hand, verdict)
+        self._replace(record // self._board.control.lanes)
 
     def post_again(self, feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
         """Offer what is in nobody's hand any more to the workers that are left."""
         epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
         recover(self._board, self._pool.holders, epochs, void, self._slots.out)
-        self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+        self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _replace(self, worker: int) -> None:
         self._totals.worker_restarts += 1
         self._pool.restart(worker)
-        self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+        self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _check_restarts(self, how: str) -> None:
         if self._restarts >= self._plan.max_worker_restarts:
             raise WorkerDied(f"{how}, after max_worker_restarts={self._restarts} restarts")
+
+    def _suspect(self, process: int) -> tuple[int, Hand]:
+        """What a dead worker was at: a record of its, and what it had in hand. Of several samples that it was making at
+        once none can be blamed; one that was among them twice is fetched alone from then on, and blamed next time."""
+        hands = self._board.hands(process)
+        making = {record: hand for record, hand in hands.items() if hand.current is not None}
+        if len(making) == 1:
+            return next(iter(making.items()))
+        for hand in making.values():
+            assert hand.current is not None
+            self._in_company[hand.batch, hand.current] += 1
+        record, first = next(iter(hands.items()), (process * self._board.control.lanes, Hand(0, 0, 0, [])))
+        if len(hands) <= 1:
+            return record, first
+        keys = [key for hand in hands.values() for key in hand.keys]
+        return record, Hand(first.batch, first.first, len(keys), keys)
 
     # ---- poison samples ---------------------------------------------------------------------------------------------
 

@@ -72,11 +72,12 @@ class Engine:
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         # Twice the window beside the span: abandoned batches may still be in hand.
         records = max(self._span, plan.most_window) + 2 * plan.most_window
-        control = ControlBlock.create(records, plan.most_workers, 0 if remote is None else remote.lanes)
+        remote_lanes = 0 if remote is None else remote.lanes
+        control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes, remote_lanes)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
-        self._window = Window(plan.window, plan.memory_budget or 0, first=plan.first_window)
+        self._window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
         try:
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
         except BaseException:
@@ -199,7 +200,7 @@ class Engine:
         if self._current.exhausted:
             reuse_warm_slot(self._slots, self._board)
         if posted:
-            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.workers)))
+            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
             self._away.wake()
 
     def _may_look_ahead(self) -> bool:
@@ -311,7 +312,7 @@ class Engine:
             with self._uninterrupted:
                 mender.apply(self._current)
                 self._top_up()
-                self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+                self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
@@ -382,7 +383,7 @@ class Engine:
             raise error
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += self._board.filled(batch)
-        self._window.observe(self._board.nbytes(batch))
+        self._window.observe(self._board.nbytes(batch), self._board.filled(batch))
         return self._delivery.take(batch)
 
     # ---- state and end --------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class _Stuck:
     """A worker that was stuck, and what in."""
 
     worker: int
+    record: int
+    """Which of the worker's: where it fetches many samples at once it has several."""
     pid: int
     hand: Hand
     stack: str
@@ -52,6 +54,7 @@ class Hangs:
         self._timeout = plan.timeout
         self._casualties = casualties
         self._mender = mender
+        self._lanes = board.control.lanes
         self._raised: Counter[tuple[int, int]] = Counter()
         """How often a ticket (or a collation: WHOLE) was raised; each time doubles what it may take."""
 
@@ -61,51 +64,66 @@ class Hangs:
 
     def next_moment(self) -> float | None:
         """When the work that is under way longest will have taken too long, on the monotonic clock."""
-        moments = [self._limit(worker) for worker in self._pool.alive if self._board.phase(worker) in _BUSY]
+        moments = [self._limit(record) for record in self._busy()]
         return min(moments, default=None)
 
     def relieve(self, feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
         """Free the workers that are stuck. Raises SampleTimeout if the policy says so, or if there is nothing to be
         done; RuntimeError, as torch does, if nobody is stuck."""
         now = time.monotonic()
-        busy = [worker for worker in self._pool.alive if self._board.phase(worker) in _BUSY]
-        stuck = [worker for worker in busy if self._limit(worker) <= now]
+        stuck = [record for record in self._busy() if self._limit(record) <= now]
         if isinstance(feed, StreamFeed):
             self._raise_without_cure(stuck, "its stream")
         if not stuck:
-            starting = [worker for worker in self._pool.alive if self._board.phase(worker) == Phase.STARTING]
+            firsts = [worker * self._lanes for worker in self._pool.alive]
+            starting = [record for record in firsts if self._board.phase(record) == Phase.STARTING]
             self._raise_without_cure([w for w in starting if self._since(w) + self._timeout <= now], "its start")
-        for worker in stuck:
-            found = self._stop(worker)
+        stopped: set[int] = set()
+        # Of a process's stuck lanes the one that is stuck longest is treated; the others' samples are fetched again.
+        for record in sorted(stuck, key=self._since):
+            if record // self._lanes in stopped:
+                continue
+            found = self._stop(record)
             if found is not None:
+                stopped.add(found.worker)
                 self._treat(found, feed, ahead, void)
 
-    def _raise_without_cure(self, workers: Sequence[int], what: str) -> None:
-        for worker in workers:
-            stack = self._pool.stack_of(worker)
+    def _busy(self) -> list[int]:
+        """Records of workers that are at something."""
+        lanes = self._board.control.lanes_of
+        records = (record for worker in self._pool.alive for record in lanes(worker))
+        return [record for record in records if self._board.phase(record) in _BUSY]
+
+    def _raise_without_cure(self, records: Sequence[int], what: str) -> None:
+        for record in records:
+            worker, stack = record // self._lanes, self._stack(record)
             raise self._error(f"worker {worker} is busy with {what}, {innermost(stack)}", stack)
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
 
-    def _since(self, worker: int) -> float:
-        return self._board.since_ns(worker) / 1e9
+    def _stack(self, record: int) -> str:
+        """Of the thread that works for a record."""
+        return self._pool.stack_of(record // self._lanes, self._board.thread_of(record))
 
-    def _limit(self, worker: int) -> float:
-        """When the worker's work has taken too long."""
-        hand = self._board.hand(worker)
-        return self._since(worker) + self._timeout * 2.0 ** min(self._raised[_ticket(hand)], 20)
+    def _since(self, record: int) -> float:
+        return self._board.since_ns(record) / 1e9
 
-    def _stop(self, worker: int) -> _Stuck | None:
+    def _limit(self, record: int) -> float:
+        """When the work of a record has taken too long."""
+        hand = self._board.hand(record)
+        return self._since(record) + self._timeout * 2.0 ** min(self._raised[_ticket(hand)], 20)
+
+    def _stop(self, record: int) -> _Stuck | None:
         """Kill a stuck worker; None if it turns out to have moved on, or will not die."""
-        since = self._board.since_ns(worker)
-        stack = self._pool.stack_of(worker)
+        worker, since = record // self._lanes, self._board.since_ns(record)
+        stack = self._stack(record)
         with self._board.control.lock:  # so that it is not killed while it writes to the control block
-            if self._board.since_ns(worker) != since:
+            if self._board.since_ns(record) != since:
                 return None
             self._pool.kill(worker)
         if not self._pool.is_dead(worker):
             raise self._error(f"worker {worker} is stuck and cannot be killed, {innermost(stack)}", stack)
-        hand = self._board.hand(worker)
-        return _Stuck(worker, self._pool.bury(worker).pid, hand, stack)
+        hand = self._board.hand(record)
+        return _Stuck(worker, record, self._pool.bury(worker).pid, hand, stack)
 
     def _treat(self, stuck: _Stuck, feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
         """Give the work of a worker that was killed to others, but for what the policy says to leave out."""
@@ -130,7 +148,7 @@ class Hangs:
                 verdict = captured if answer is Verdict.SKIP else None
         elif live is not None and hand.count <= 1:
             to_raise = self._error(f"worker {stuck.worker} was stuck, {innermost(stuck.stack)}", stuck.stack)
-        self._casualties.succeed(stuck.worker, hand, verdict, feed, ahead, void)
+        self._casualties.succeed(stuck.record, hand, verdict, feed, ahead, void)
         if to_raise is not None:
             raise to_raise
 

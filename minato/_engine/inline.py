@@ -5,7 +5,8 @@ Random numbers are those that workers would give the same samples, and the proce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from .._fetchers.sequential import has_getitems
 from .._fetchers.stream import Stream
 from .._plan import Collate, WorkerPlan
 from .._queues.keys import Indices
+from .._sample_random import SampleSource, announce
 from .._workers import plain
 from .._workers.generators import mix
 from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
@@ -53,6 +55,8 @@ class InlineMap:
         self._collation = Randomness()
         self._position = 0
         self._totals = totals
+        self._left: Iterator[Any] = iter(())
+        """Keys of the batch being fetched that are still to come."""
 
     def next_batch(self) -> Any:
         """The next batch; raises StopIteration at the end, or what the user's code raises."""
@@ -83,40 +87,66 @@ class InlineMap:
         return MapProgress(self._course.origin, self._course.before.after(issued, np.array(waiting, np.int64)))
 
     def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> list[Any]:
+        source = SampleSource(
+            lambda number: sample_seed(self._seed, origins[number], keys[number]), lambda: self._number(len(keys))
+        )
+        try:
+            return self._fetch_under(source, keys)
+        finally:
+            announce(None)  # a source would keep this object alive
+
+    def _fetch_under(self, source: SampleSource, keys: Sequence[Any]) -> list[Any]:
         randomness = self._samples
+        announce(source)
         if not randomness.seeds:  # nothing draws, as far as we know: fetch, and look whether that is still true
             before = randomness.glances()
             samples = self._fetch_plain(keys)
             if not randomness.were_used(before):
                 return samples
+
+        def fetch(reseed: Reseed | None) -> list[Any]:
+            announce(source)
+            return self._fetch_plain(keys) if reseed is None else self._fetch_seeded(keys, reseed)
+
         with randomness.preserved():
-            return randomness.fetch(
-                lambda reseed: self._fetch_plain(keys) if reseed is None else self._fetch_seeded(keys, reseed),
-                lambda number: sample_seed(self._seed, origins[number], keys[number]),
-            )
+            return randomness.fetch(fetch, source.seed_of)
 
     def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
         dataset = self.dataset
         if self._together:
             samples: list[Any] = dataset.__getitems__(keys)
             return samples
-        return [dataset[key] for key in keys]
+        self._left = left = iter(keys)
+        return [dataset[key] for key in left]
 
     def _fetch_seeded(self, keys: Sequence[Any], reseed: Reseed) -> list[Any]:
         if self._together:
             reseed(0)
             return self._fetch_plain(keys)
         samples = []
-        for number, key in enumerate(keys):
+        self._left = left = iter(keys)
+        for number, key in enumerate(left):
             reseed(number)
             samples.append(self._one(key))
         return samples
+
+    def _number(self, count: int) -> int:
+        """Which of `count` samples is being fetched; the first, if they are fetched together."""
+        return 0 if self._together else count - 1 - operator.length_hint(self._left)
 
     def _one(self, key: Any) -> Any:
         return self.dataset[key]
 
     def _collate(self, value: Any, position: int) -> Any:
+        source = SampleSource(lambda _: mix(self._seed, position, COLLATE_SALT), lambda: 0)
+        try:
+            return self._collate_under(source, value)
+        finally:
+            announce(None)
+
+    def _collate_under(self, source: SampleSource, value: Any) -> Any:
         randomness = self._collation
+        announce(source)
         if not randomness.seeds:
             before = randomness.glances()
             batch = self._function(value)
@@ -124,12 +154,13 @@ class InlineMap:
                 return batch
 
         def collate(reseed: Reseed | None) -> list[Any]:
+            announce(source)
             if reseed is not None:
                 reseed(0)
             return [self._function(value)]
 
         with randomness.preserved():
-            return randomness.fetch(collate, lambda _: mix(self._seed, position, COLLATE_SALT))[0]
+            return randomness.fetch(collate, source.seed_of)[0]
 
 
 class InlineStream:

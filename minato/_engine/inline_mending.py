@@ -20,7 +20,7 @@ from .totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class Failed:
     """In place of a sample."""
 
     error: Exception
@@ -160,12 +160,12 @@ class MendingMap(InlineMap):
         return taken
 
     def _insisted(self, key: Placed, sample: Any) -> Any:
-        if type(sample) is not _Failed:
+        if type(sample) is not Failed:
             return sample
 
         def attempt() -> Any:
             (again,) = self._fetch([key.key], [key.origin])
-            if type(again) is _Failed:
+            if type(again) is Failed:
                 raise again.error
             return again
 
@@ -186,18 +186,19 @@ class MendingMap(InlineMap):
 
     def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
         if not self._together:
-            return [self._one(key) for key in keys]
+            self._left = left = iter(keys)
+            return [self._one(key) for key in left]
         try:
             samples: list[Any] = self.dataset.__getitems__(keys)
         except Exception as error:
-            return [_Failed(error)] if len(keys) == 1 else [self._fetch_plain([key])[0] for key in keys]
+            return [Failed(error)] if len(keys) == 1 else [self._fetch_plain([key])[0] for key in keys]
         return samples
 
     def _one(self, key: Any) -> Any:
         try:
             return self.dataset[key]
         except Exception as error:
-            return _Failed(error)
+            return Failed(error)
 
 
 class MendingStream(InlineStream):

@@ -10,9 +10,10 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe
+from torch.utils.data import IterableDataset, IterDataPipe
 
-from .._plan import LoaderPlan, Source
+from .._fetchers.asynchronous import async_getter, lacking
+from .._plan import Fetcher, LoaderPlan, Source
 from .._protocols import RemoteSide
 from .._workers.copies import warn_of_copies
 from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
@@ -24,6 +25,7 @@ from .courses import begin_course
 from .engine import Engine
 from .feeds import Epoch
 from .inline import InlineMap, InlineStream
+from .inline_ahead import make_ahead
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
 from .observing import KeptProfile
@@ -46,6 +48,23 @@ def shared_pipe_seed(dataset: Any, generator: torch.Generator | None) -> int | N
 def start_method(context: BaseContext | None) -> BaseContext:
     """The context workers are started with: the one asked for, or the process's default."""
     return multiprocessing.get_context() if context is None else context
+
+
+def check_fetcher(fetcher: str, dataset: Any) -> None:
+    """Raise if the dataset cannot be fetched from that way."""
+    if fetcher == "sequential":
+        return
+    if isinstance(dataset, IterableDataset):
+        raise ValueError(
+            f"fetcher={fetcher!r} fetches samples by index, and {type(dataset).__name__} is an IterableDataset, which "
+            f"gives one sample after the other; use fetcher='sequential'"
+        )
+    if fetcher == "asyncio" and async_getter(dataset) is None:
+        names = " and ".join(lacking(dataset))
+        raise TypeError(
+            f"fetcher='asyncio' awaits `async def __getitem_async__(self, index)` of the dataset, and {names} has no "
+            f"such method; add one, or use fetcher='threaded', which takes any map-style dataset"
+        )
 
 
 def check_shippable(plan: LoaderPlan, dataset: Any, context: BaseContext) -> None:
@@ -119,7 +138,9 @@ def start_inline(
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
-        if plan.worker.mends:
+        if plan.worker.fetcher is not Fetcher.SEQUENTIAL:
+            batches = make_ahead(plan, dataset, opening.epoch, opening.base_seed, totals, opening.number)
+        elif plan.worker.mends:
             batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
         else:
             batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)

@@ -18,8 +18,10 @@ _SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and hold
 class ChunkSizer:
     """Follows one worker's sample times and says how many samples its next run should have."""
 
-    def __init__(self, target_s: float = TARGET_S) -> None:
+    def __init__(self, target_s: float = TARGET_S, most: int = 1 << 30) -> None:
+        """`most`: samples in a run, whatever they cost."""
         self._target_s = target_s
+        self._most = most
         self._mean_s: float | None = None
         self._slow_s = 0.0
         self._last = 1
@@ -51,4 +53,4 @@ class ChunkSizer:
             return 1
         cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, 1e-9)
         by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
-        return max(1, min(int(self._target_s / cost), GROWTH * self._last, by_bytes))
+        return max(1, min(int(self._target_s / cost), GROWTH * self._last, by_bytes, self._most))

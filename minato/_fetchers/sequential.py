@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from .._errors import CapturedError
 
-Capture = Callable[[Exception, object], CapturedError]
+Capture = Callable[[BaseException, object], CapturedError]
 """Makes an exception and the key it is about into what takes the sample's place."""
 
 
@@ -32,8 +32,9 @@ def fetch_each(
     capture: Capture,
     first: int = 0,
     current: Word = NOBODY_LOOKS,
+    caught: type[BaseException] = Exception,
 ) -> list[Any]:
-    """`dataset[key]` for each key. An exception takes its sample's place as a CapturedError.
+    """`dataset[key]` for each key. An exception, if `caught`, takes its sample's place as a CapturedError.
 
     `reseed`, if given, is called with the number of each sample, counted from `first` on, before it is fetched.
     `current[0]` is that number while it is fetched, and -1 afterwards.
@@ -45,7 +46,7 @@ def fetch_each(
             reseed(number)
         try:
             samples.append(dataset[key])
-        except Exception as error:
+        except caught as error:
             samples.append(capture(error, key))
     current[0] = -1
     return samples
@@ -57,6 +58,7 @@ def fetch_together(
     capture: Capture,
     one_by_one: bool = False,
     current: Word = NOBODY_LOOKS,
+    caught: type[BaseException] = Exception,
 ) -> list[Any]:
     """One `__getitems__` call, which may return more or fewer samples than it was asked for. An exception takes the
     place of all samples; with `one_by_one` each is then asked for alone, to see which of them fail. `current` as for
@@ -64,12 +66,12 @@ def fetch_together(
     current[0] = 0 if len(keys) == 1 else -1
     try:
         return list(dataset.__getitems__(list(keys)))
-    except Exception as error:
+    except caught as error:
         if not one_by_one or len(keys) == 1:
             return [capture(error, list(keys))] * len(keys)
     finally:
         current[0] = -1
-    return fetch_each(_OneByOne(dataset), keys, None, capture, current=current)
+    return fetch_each(_OneByOne(dataset), keys, None, capture, current=current, caught=caught)
 
 
 class _OneByOne:

@@ -17,6 +17,7 @@ from .arena import Arena, Stretch
 from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
 from .rows import Column, Kind, Words, table, table_bytes
 
+ALONE = 1 << 60  # added to an orphan's batch: its tickets are to be fetched with nothing beside them
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
 
 
@@ -78,7 +79,7 @@ class Board:
         that long, and cannot say so. Takes no lock."""
         words, threshold_ns, now_ns = self._words, self._words[Header.THRESHOLD_NS], self.now_ns()
         count = 0
-        for me in map(self.control.worker, range(self.control.workers)) if threshold_ns else ():
+        for me in map(self.control.worker, range(self.control.records)) if threshold_ns else ():
             tickets = words[me + Worker.COUNT] if words[me + Worker.PHASE] == Phase.FETCHING else 0
             late = tickets and now_ns - words[me + Worker.SINCE_NS] > threshold_ns * tickets
             count += bool(words[me + Worker.SLOW] or late)
@@ -91,14 +92,14 @@ class Board:
             kept = self._tables[slot] = table(self.arena.view(Stretch.SLOT, slot, table_bytes(rows)), rows)
         return kept[:rows]
 
-    def post_orphan(self, batch: int, first: int, count: int) -> None:
-        """Offer tickets to whoever comes first, ahead of all others; no tickets: the collation of a batch. Under the
-        lock."""
+    def post_orphan(self, batch: int, first: int, count: int, alone: bool = False) -> None:
+        """Offer tickets to whoever comes first, ahead of all others; no tickets: the collation of a batch. `alone`: one
+        process is to fetch nothing beside them. Under the lock."""
         tail = self._words[Header.ORPHAN_TAIL]
         if tail - self._words[Header.ORPHAN_HEAD] >= self.control.orphans:
             raise InternalError(f"more than {self.control.orphans} pieces of work orphaned at once")
         at = self.control.orphan(tail)
-        self._words[at], self._words[at + 1], self._words[at + 2] = batch, first, first + count
+        self._words[at], self._words[at + 1], self._words[at + 2] = batch + alone * ALONE, first, first + count
         self._words[Header.ORPHAN_TAIL] = tail + 1
 
 

@@ -50,7 +50,9 @@ class Header:
     THRESHOLD_NS = 15
     """Nanoseconds from which on a sample counts as slow; 0: none does."""
     ACTIVE = 14
-    """Workers that are meant to run now: at most as many as there are worker records."""
+    """Lanes of the workers that are meant to run now: at most as many as there are worker records."""
+    FETCHES = 25
+    """Lanes of each worker that may take work now; a change wakes the workers."""
     BINDING = 13
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
     AWAY_HEAD = 16
@@ -131,7 +133,11 @@ class Flag:
 
 
 class Worker:
-    """Words of a worker record: what the worker has in hand, announced before the act."""
+    """Words of a worker record: what the worker has in hand, announced before the act.
+
+    A process that fetches many samples at once has several records, its *lanes*: a thread or a task works for each, and
+    to the board each is a worker of its own. `RETIRE` is in the first one only.
+    """
 
     PHASE = 0
     SINCE_NS = 1
@@ -156,6 +162,8 @@ class Worker:
     """Times the worker has put a sample aside."""
     CURRENT = 9
     """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
+    THREAD = 10
+    """Identity of the thread that works for this record, where a process has several; 0: the process has one."""
 
 
 class Parked:
@@ -209,7 +217,7 @@ _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and bein
 
 class PoolLock:
     """The lock over all processes of a pool. A record lock does not exclude threads of its own process: in the main
-    process the engine lets one thread in at a time, and a worker has one thread."""
+    process the engine lets one thread in at a time, and a worker has one thread, or a `ThreadsLock`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -237,37 +245,43 @@ class ControlBlock:
     Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
     """
 
-    def __init__(self, fd: int, batches: int, workers: int, remote: int = 0) -> None:
+    def __init__(self, fd: int, batches: int, workers: int, lanes: int = 1, remote: int = 0) -> None:
         self.fd = fd
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
-        """Worker records: the most workers there can be at once, and those of the remote side behind them."""
+        """The most worker processes there can be at once."""
+        self.lanes = lanes
+        """Records of each worker process. Below, "worker" is the number of a record: process times lanes plus lane."""
         self.remote = remote
+        """Records of the remote side, behind those of the workers here."""
+        self.records = records = workers * lanes + remote
+        """Worker records."""
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
-        self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
+        self.orphans = batches + records * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
         """Entries of the orphan ring and of the spare-row ring."""
-        self._parked_base = self._worker_base + workers * _WORKER_WORDS
-        self._times_base = self._parked_base + workers * PARKED_PER_WORKER * _PARKED_WORDS
-        self._orphan_base = self._times_base + workers * TIMES_PER_WORKER * _TIME_WORDS
+        self._parked_base = self._worker_base + records * _WORKER_WORDS
+        self._times_base = self._parked_base + records * PARKED_PER_WORKER * _PARKED_WORDS
+        self._orphan_base = self._times_base + records * TIMES_PER_WORKER * _TIME_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
         self._early_base = self.free_base + batches
         self._costs_base = self._early_base + batches * _EARLY_WORDS
-        self._away_base = self._costs_base + workers * _COSTS_WORDS
+        self._away_base = self._costs_base + records * _COSTS_WORDS
         words = self._away_base + batches * _ORPHAN_WORDS
         self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
         self.lock = PoolLock(fd)
         self.words = memoryview(b"")
 
     @classmethod
-    def create(cls, batches: int, workers: int, remote: int = 0) -> ControlBlock:
-        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers + remote, remote)
+    def create(cls, batches: int, workers: int, lanes: int = 1, remote: int = 0) -> ControlBlock:
+        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers, lanes, remote)
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()
-            block.words[Header.ACTIVE] = workers
+            block.words[Header.ACTIVE] = block.records_here
+            block.words[Header.FETCHES] = lanes
         except BaseException:
             block.close()
             raise
@@ -276,6 +290,17 @@ class ControlBlock:
     def map(self) -> None:
         """Map the file into this process. Once per process: see the class's note."""
         self.words = map_file(self.fd, self.nbytes, 0).data.cast("q")
+
+    @property
+    def records_here(self) -> int:
+        """Records of the workers here, which come first."""
+        return self.records - self.remote
+
+    def lanes_of(self, process: int) -> range:
+        """The records of a worker process; those of the remote side, if `process` is the number after the last."""
+        if process == self.workers:
+            return range(self.records_here, self.records)
+        return range(process * self.lanes, (process + 1) * self.lanes)
 
     def batch(self, number: int) -> int:
         """Index of the first word of a batch's record."""

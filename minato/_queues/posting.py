@@ -79,21 +79,23 @@ class PostingBoard(Board):
         return number
 
     def wake_sleepers(self, most: int) -> list[int]:
-        """Workers to be woken, at most `most` besides those that are to end: they may take nothing. They count as awake
-        from now on."""
-        woken: list[int] = []
+        """Worker processes to be woken, for at most `most` sleeping lanes besides those of workers that are to end:
+        these may take nothing. The lanes count as awake from now on."""
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.remote)):
-            return woken
+        here, lanes = self.control.records_here, self.control.lanes
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(here)):
+            return []
+        woken: list[int] = []
         with self._lock:
-            for worker in range(self.control.workers - self.control.remote):
-                at = self.control.worker(worker)
-                if most > 0 and self._words[at + Worker.PHASE] == Phase.ASLEEP:
-                    self._words[at + Worker.PHASE] = Phase.IDLE
+            # The first lanes of all processes, then the second ones: work is spread over processes.
+            for worker in (w for lane in range(lanes) for w in range(lane, here, lanes)):
+                at = self.control.worker(worker) + Worker.PHASE
+                if most > 0 and self._words[at] == Phase.ASLEEP:
+                    self._words[at] = Phase.IDLE
                     woken.append(worker)
-                    most -= not self._words[at + Worker.RETIRE]
-        return woken
+                    most -= not self._words[self.control.worker(worker - worker % lanes) + Worker.RETIRE]
+        return sorted({worker // lanes for worker in woken})
 
     def state(self, batch: int) -> int:
         """The state of a batch, as far as this process has seen."""
@@ -177,6 +179,15 @@ class PostingBoard(Board):
         in_hand = range(position, position + (claimed or count))
         return Hand(batch, first, count, names, None, claim if claimed else batch, in_hand)
 
+    def hands(self, process: int) -> dict[int, Hand]:
+        """What a worker process had in hand, by record; see `hand`."""
+        hands = {lane: self.hand(lane) for lane in self.control.lanes_of(process)}
+        return {lane: hand for lane, hand in hands.items() if hand.count or hand.collating is not None}
+
+    def thread_of(self, worker: int) -> int:
+        """Identity of the thread that works for a record; 0: the process's only one."""
+        return self._words[self.control.worker(worker) + Worker.THREAD]
+
     def since_ns(self, worker: int) -> int:
         """When a worker began what it is doing, on the monotonic clock."""
         return self._words[self.control.worker(worker) + Worker.SINCE_NS]
@@ -229,34 +240,45 @@ class PostingBoard(Board):
         """From when on a sample counts as slow."""
         self._words[Header.THRESHOLD_NS] = 0 if seconds is None else max(1, int(seconds * 1e9))
 
-    def engage(self, worker: int) -> None:
-        """A worker is about to be started."""
-        self._words[self.control.worker(worker) + Worker.RETIRE] = 0
-        self._words[self.control.worker(worker) + Worker.TIMES] = 0
-        self._words[self.control.worker(worker) + Worker.PARKS] = 0
+    def engage(self, process: int) -> None:
+        """A worker process is about to be started."""
+        for me in map(self.control.worker, self.control.lanes_of(process)):
+            for field in (Worker.RETIRE, Worker.TIMES, Worker.PARKS):
+                self._words[me + field] = 0
 
-    def dismiss(self, worker: int) -> None:
-        """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
-        self._words[self.control.worker(worker) + Worker.RETIRE] = 1
+    def dismiss(self, process: int) -> None:
+        """Ask a worker process to end as soon as it has nothing in hand. It has to be woken."""
+        self._words[self.control.worker(process * self.control.lanes) + Worker.RETIRE] = 1
 
-    def note_left(self, worker: int) -> None:
-        """A worker that was dismissed has ended, with nothing in hand."""
-        self._words[self.control.worker(worker) + Worker.PHASE] = Phase.ABSENT
+    def note_left(self, process: int) -> None:
+        """A worker process that was dismissed has ended, with nothing in hand."""
+        for lane in self.control.lanes_of(process):
+            self._words[self.control.worker(lane) + Worker.PHASE] = Phase.ABSENT
 
     @property
     def active(self) -> int:
-        """Workers that are meant to run now."""
-        return self._words[Header.ACTIVE]
+        """Worker processes that are meant to run now."""
+        return self._words[Header.ACTIVE] // self.control.lanes
 
-    def set_active(self, workers: int) -> None:
-        """How many workers share a batch's tickets from now on."""
-        self._words[Header.ACTIVE] = workers
+    def set_active(self, processes: int) -> None:
+        """How many worker processes share a batch's tickets from now on."""
+        self._words[Header.ACTIVE] = processes * self.control.lanes
+
+    @property
+    def fetches(self) -> int:
+        """Samples that each worker may fetch at once now."""
+        return self._words[Header.FETCHES]
+
+    def set_fetches(self, count: int) -> None:
+        """Let each worker fetch so many samples at once from now on, within what was planned. All have to be woken;
+        what is under way ends on its own."""
+        self._words[Header.FETCHES] = min(self.control.lanes, max(1, count))
 
     def held(self) -> set[int]:
         """Batches that some worker is still reading from or writing to."""
         with self._lock:
-            held = {batch for worker in range(self.control.workers) for batch, _ in self.parked(worker)}
-            for me in map(self.control.worker, range(self.control.workers)):
+            held = {batch for worker in range(self.control.records) for batch, _ in self.parked(worker)}
+            for me in map(self.control.worker, range(self.control.records)):
                 if self._words[me + Worker.COUNT]:
                     held.add(self._words[me + Worker.BATCH])
                 if self._words[me + Worker.CLAIM_COUNT]:

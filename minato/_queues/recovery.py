@@ -8,7 +8,7 @@ were claimed and are neither done nor in the hands of a living worker are spare.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,32 +54,35 @@ def recover(
     void: Sequence[int],
     slots: Iterable[int],
     withheld: Withheld | None = None,
+    suspects: Collection[tuple[int, int]] = (),
 ) -> None:
     """Post again what no living worker has in hand.
 
     Args:
-        alive: workers that are running.
+        alive: worker processes that are running.
         epochs: that are under way.
         void: batches of abandoned epochs that were not taken back yet.
         slots: that were posted and not taken back.
         withheld: from the hand of one that is not running.
+        suspects: (batch, place) of tickets that are to be fetched alone.
     """
     control, words = board.control, board.control.words
     with control.lock:
-        for worker in set(range(control.workers)) - set(alive):
+        running = {lane for process in alive for lane in control.lanes_of(process)}
+        for worker in set(range(control.records)) - running:
             _clear_hand(control, worker, withheld if withheld and withheld.worker == worker else None)
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
         words[Header.AWAY_HEAD] = words[Header.AWAY_TAIL]  # was given out, and is in nobody's hand
         hands = _Hands(board)
         for epoch in epochs:
-            _recover_epoch(board, epoch, hands)
+            _recover_epoch(board, epoch, hands, suspects)
         batches = [*void, *(batch for epoch in epochs for batch in epoch.slots)]
         bound = {words[control.batch(batch) + Batch.SLOT] for batch in batches}
         _rebuild_free_slots(control, [slot for slot in slots if slot not in bound])
 
 
-def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
+def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands, suspects: Collection[tuple[int, int]]) -> None:
     control, words, ledger = board.control, board.control.words, epoch.ledger
     for batch in epoch.slots:
         _void_half_result(board, batch)
@@ -95,8 +98,12 @@ def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
         else:
             finished = ledger.is_delivered(position, tickets)
             finished = finished | np.isin(np.arange(position, position + tickets), placed)
-        for first, count in _runs(given_out(control, batch) & ~finished & hands.untaken(batch, tickets)):
+        open_again = given_out(control, batch) & ~finished & hands.untaken(batch, tickets)
+        alone = _mask(tickets, (place for home, place in suspects if home == batch))
+        for first, count in _runs(open_again & ~alone):
             board.post_orphan(batch, first, count)
+        for first, count in _runs(open_again & alone):
+            board.post_orphan(batch, first, count, alone=True)
     for batch in epoch.slots:
         if ledger is not None:
             claimed = words[control.batch(batch) + Batch.CLAIMED]
@@ -122,11 +129,11 @@ class _Hands:
         self.runs: list[tuple[int, ...]] = []
         self.claims: list[tuple[int, ...]] = []
         self.collating: set[int] = set()
-        for me in map(control.worker, range(control.workers)):
+        for me in map(control.worker, range(control.records)):
             self.runs.append(tuple(words[me + Worker.BATCH : me + Worker.COUNT + 1]))
             self.claims.append(tuple(words[me + Worker.CLAIM_BATCH : me + Worker.CLAIM_COUNT + 1]))
             self.collating.add(words[me + Worker.COLLATE] - 1)
-        for worker in range(control.workers):
+        for worker in range(control.records):
             self.runs += [(batch, place, 1) for batch, place in board.parked(worker)]
 
     def untaken(self, batch: int, tickets: int) -> Mask:
@@ -196,6 +203,12 @@ def _post_collation(board: Board, batch: int, hands: _Hands) -> None:
     table = board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
     if table[:, Column.OWNER].all() and complete(words, at, table):
         board.post_orphan(batch, 0, 0)
+
+
+def _mask(count: int, places: Iterable[int]) -> Mask:
+    mask = np.zeros(count, np.bool_)
+    mask[[place for place in places if place < count]] = True
+    return mask
 
 
 def _runs(mask: Mask) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._records import CollateTask, Place, Run
 from .arena import Arena
-from .board import Board, complete
+from .board import ALONE, Board, complete
 from .control import (
     BATCH_WORDS,
     PARKED_PER_WORKER,
@@ -41,6 +41,7 @@ class TakingBoard(Board):
         super().__init__(control, arena)
         self._announce = announce
         self._me = control.worker(worker)
+        self._retire = control.worker(worker - worker % control.lanes) + Worker.RETIRE
         self._worker = worker
         self.current = control.words[self._me + Worker.CURRENT : self._me + Worker.CURRENT + 1]
         """`Worker.CURRENT` of this worker, as a sequence of one: a plain store per sample."""
@@ -110,7 +111,7 @@ class TakingBoard(Board):
     @property
     def dismissed(self) -> bool:
         """Whether this worker is to end now."""
-        return bool(self._words[Header.STOP] or self._words[self._me + Worker.RETIRE])
+        return bool(self._words[Header.STOP] or self._words[self._retire])
 
     def shorten(self, batch: int, filled: int) -> None:
         """A stream's last batch has only `filled` samples. To be said before they are committed."""
@@ -241,7 +242,7 @@ class TakingBoard(Board):
         abandoned epoch. A look without the lock."""
         words, head = self._words, self._words[Header.ORPHAN_HEAD]
         is_orphan = head < words[Header.ORPHAN_TAIL]
-        number = words[self.control.orphan(head)] if is_orphan else words[Header.PULL]
+        number = words[self.control.orphan(head)] % ALONE if is_orphan else words[Header.PULL]
         epoch = words[self.control.batch(number) + Batch.EPOCH]
         return (number if is_orphan or number < words[Header.PUBLISHED] else None), epoch
 
@@ -323,7 +324,8 @@ class TakingBoard(Board):
         else:
             words[Header.ORPHAN_HEAD] = head + 1
         if end > first:
-            return self._take(batch, first, 1)
+            run = self._take(batch % ALONE, first, 1)
+            return replace(run, alone=True) if batch >= ALONE else run
         words[self._me + Worker.COLLATE] = batch + 1
         self._enter(Phase.COLLATING)
         return CollateTask(batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _MEMORY = 0.9  # weight of the past in the running size of a batch
 
 
@@ -12,15 +14,20 @@ class Window:
     first batch is delivered nobody knows how large they are: `first` of them are enough to keep every worker busy.
     """
 
-    def __init__(self, most: int, budget_bytes: int, first: int) -> None:
+    def __init__(self, most: int, budget_bytes: int, first: int, depth: float = 0.0) -> None:
+        """`depth`: samples that workers fetch at once, for each batch of `most`: where that is more than a batch has,
+        there are as many more in flight as it takes."""
         self._most = most
         self._extra = 0
+        self._depth = depth
+        self._rows = 1
         self._first = first
         self._budget = budget_bytes
         self._batch_bytes: float | None = None
 
-    def observe(self, batch_bytes: int) -> None:
-        """A batch of that size was delivered. Growth counts at once, shrinking slowly."""
+    def observe(self, batch_bytes: int, rows: int = 1) -> None:
+        """A batch of that size and so many samples was delivered. Growth counts at once, shrinking slowly."""
+        self._rows = max(1, rows)
         before = batch_bytes if self._batch_bytes is None else self._batch_bytes
         self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
 
@@ -36,5 +43,6 @@ class Window:
     def size(self) -> int:
         """Batches that may be in flight."""
         if self._batch_bytes is None:
-            return min(self._first, self._most)
-        return max(1, min(self._most + self._extra, int(self._budget / max(1.0, self._batch_bytes))))
+            return min(self._first, self._most) if not self._depth else self._first
+        most = self._most + math.ceil(self._most * self._depth / self._rows) + self._extra
+        return max(1, min(most, int(self._budget / max(1.0, self._batch_bytes))))

@@ -13,13 +13,14 @@ from .._fetchers.sequential import Capture
 from .._plan import Order
 from .._queues.control import Current
 from .._records import Run
+from .._sample_random import announce
 from .parking import Begun, Outcome, Parking
 from .parking_rules import ParkingRule
 from .randomness import sample_seed
 from .stages import find_stages
 
 if TYPE_CHECKING:
-    from .main import WorkerContext
+    from .lanes import LoopContext
 
 HandIn = Callable[[Run, Any, float], None]
 """Told the ticket, the sample (or what took its place), and the seconds of work it took."""
@@ -28,7 +29,7 @@ HandIn = Callable[[Run, Any, float], None]
 class InStages:
     """Makes one worker's single samples in stages."""
 
-    def __init__(self, context: WorkerContext, hand_in: HandIn, capture: Capture) -> None:
+    def __init__(self, context: LoopContext, hand_in: HandIn, capture: Capture) -> None:
         self._context = context
         self._board = context.board
         self._hand_in = hand_in
@@ -55,7 +56,8 @@ class InStages:
     def make(self, run: Run) -> None:
         """Make the run's only sample and hand it in, or put it aside."""
         assert self._parking is not None
-        self._go_on(self._parking, self._parking.begin(run, sample_seed(run.seed, run.origin(0), run.keys[0])))
+        seed = sample_seed(run.seed, run.origin(0), run.keys[0])
+        self._go_on(self._parking, self._parking.begin(run, seed))
 
     @property
     def is_due(self) -> bool:
@@ -76,6 +78,7 @@ class InStages:
 
     def _go_on(self, parking: Parking, begun: Begun) -> None:
         current, key = self._board.current, begun.run.keys[0]
+        announce(begun.source, anew=False)
         current[0] = 0
         sample: Any
         try:

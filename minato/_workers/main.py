@@ -6,7 +6,7 @@ import gc
 import os
 import random
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -16,15 +16,18 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from .._errors import CapturedError
-from .._plan import Source, WorkerPlan
+from .._plan import Fetcher, Source, WorkerPlan
 from .._queues import codec, messages
 from .._queues.arena import Arena, Stretch
 from .._queues.control import ControlBlock, Header, Phase
 from .._queues.layout import stack_in_private_memory
 from .._queues.layout_book import LayoutBook
 from .._queues.taking import TakingBoard
+from .._queues.threads_lock import ThreadsLock
 from . import program as programs
+from .async_loop import AsyncLoop
 from .guard import die_with_parent, keep_freed_memory, reset_signals
+from .lanes import RunsUnderSeeds
 from .map_loop import MapLoop
 from .program import Program
 from .randomness import Randomness
@@ -33,6 +36,7 @@ from .stacks import tell_stack_into
 from .stages import SampleRun
 from .stream_loop import StreamLoop
 from .sync import apply_patch
+from .threaded_loop import ThreadedLoop
 from .tracing import open_trace
 from .writer import BatchWriter
 
@@ -61,7 +65,9 @@ class WorkerSpec:
     batches: int
     """Batch records of the control block."""
     workers: int
-    """Worker records of the control block."""
+    """Worker processes there may be, and records of each: both of the control block."""
+    lanes: int
+    remote: int
     arena: Handle
     wake: Handle
     """eventfd: the main process writes it when there is work for a sleeping worker."""
@@ -78,19 +84,28 @@ class WorkerSpec:
 class WorkerContext:
     """What the loops of a worker share: the board, the writer, and the waiting."""
 
+    guard = None
+    caught = Exception
+
     def __init__(self, spec: WorkerSpec, lifeline: int) -> None:
         self.worker = spec.worker
         self.plan = spec.plan
-        self.control = ControlBlock(spec.control.fd, spec.batches, spec.workers)
+        self.control = ControlBlock(spec.control.fd, spec.batches, spec.workers, spec.lanes, spec.remote)
         self.control.map()
+        if spec.plan.fetcher is Fetcher.THREADED:
+            self.control.lock = ThreadsLock(spec.control.fd)  # before a board is made
         self.arena = Arena(spec.arena.fd, is_worker=True)
-        self.trace = open_trace(spec.plan.trace, spec.worker)
+        # Threads and tasks of one process would mix up their spans: then only the main process records.
+        is_sequential = spec.plan.fetcher is Fetcher.SEQUENTIAL
+        self.trace = open_trace(spec.plan.trace if is_sequential else None, spec.worker)
         make_board = TakingBoard if self.trace is None else self.trace.board
-        self.board = make_board(self.control, self.arena, spec.worker, lambda: os.eventfd_write(spec.ready.fd, 1))
+        self.announce: Callable[[], object] = lambda: os.eventfd_write(spec.ready.fd, 1)
+        self.board = make_board(self.control, self.arena, spec.worker * spec.lanes, self.announce)
         self.dataset: Any = None
-        self._wake = spec.wake.fd
+        self.wake_fd = spec.wake.fd
+        self.lifeline_fd = lifeline
         self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self.wake_fd, select.POLLIN)
         self._poll.register(lifeline, 0)  # a broken pipe reports by itself
         self._update = 0
 
@@ -101,7 +116,7 @@ class WorkerContext:
     def sleep(self) -> None:
         """Wait until the main process has work, stops the pool, or dies."""
         for fd, _ in self._poll.poll():
-            if fd != self._wake:
+            if fd != self.wake_fd:
                 os._exit(1)
             os.eventfd_read(fd)
 
@@ -114,20 +129,40 @@ class WorkerContext:
         """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
         return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
 
-    def sync_dataset(self) -> None:
-        """Apply attribute changes that the main process has published since the last sample."""
+    def wake_self(self) -> None:
+        """Make the thread that is in `sleep` return."""
+        os.eventfd_write(self.wake_fd, 1)
+
+    def bar_others(self) -> None:
+        """Keep all other threads of this process from the board: it is about to report an error, and to end."""
+        lock = self.control.lock
+        assert isinstance(lock, ThreadsLock)
+        self.control.lock = lock.keep()
+        self.board = TakingBoard(self.control, self.arena, self.worker * self.control.lanes, self.announce)
+
+    def sync_dataset(self, copies: Sequence[Any] = ()) -> None:
+        """Apply attribute changes that the main process has published since the last sample, to the dataset, or to its
+        copies."""
         version = self.control.words[Header.UPDATE]
         if version != self._update:
             with self.control.lock:
-                self._update = self.control.words[Header.UPDATE]
+                version = self.control.words[Header.UPDATE]
                 patch = messages.get(self.arena, Stretch.UPDATE, 0)
-            apply_patch(self.dataset, patch)
+            for dataset in copies or (self.dataset,):
+                apply_patch(dataset, patch)
+            self._update = version  # at the end: another thread must not go on with what it was before
 
-    def writer(self, program: Program) -> BatchWriter:
-        book = LayoutBook(self.control, self.arena)
-        randomness = Randomness() if self.plan.source is Source.MAP else None
+    def randomness(self) -> Randomness:
+        return Randomness()
+
+    def layout_book(self) -> LayoutBook:
+        return LayoutBook(self.control, self.arena)
+
+    def writer(
+        self, program: Program, board: TakingBoard, book: LayoutBook, randomness: RunsUnderSeeds | None
+    ) -> BatchWriter:
         collate = program.collate_fn if self.trace is None else self.trace.collate(program.collate_fn)
-        return BatchWriter(self.worker, self.board, book, self.plan.collate, collate, randomness)
+        return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness)
 
 
 def worker_main(spec: WorkerSpec) -> None:
@@ -151,7 +186,7 @@ def worker_main(spec: WorkerSpec) -> None:
         context.trace.stop()
 
 
-def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
+def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop | ThreadedLoop | AsyncLoop:
     """Set the process up the way torch sets up its workers, then run the user's worker_init_fn."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -171,8 +206,17 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
     stack_in_private_memory()
     if program.worker_init_fn is not None:
         program.worker_init_fn(spec.worker)
-    writer = context.writer(program)
-    return MapLoop(context, writer) if spec.plan.source is Source.MAP else StreamLoop(context, writer)
+    return _loop(context, program)
+
+
+def _loop(context: WorkerContext, program: Program) -> MapLoop | StreamLoop | ThreadedLoop | AsyncLoop:
+    if context.plan.fetcher is Fetcher.THREADED:
+        return ThreadedLoop(context, program)
+    if context.plan.fetcher is Fetcher.ASYNCIO:
+        return AsyncLoop(context, program)
+    is_map = context.plan.source is Source.MAP
+    writer = context.writer(program, context.board, context.layout_book(), Randomness() if is_map else None)
+    return MapLoop(context, writer) if is_map else StreamLoop(context, writer)
 
 
 def _report(spec: WorkerSpec, context: WorkerContext, error: Exception, stage: str) -> None:

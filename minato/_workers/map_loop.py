@@ -12,13 +12,14 @@ from .._fetchers.sequential import fetch_each, fetch_together
 from .._plan import Collate, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
+from .._sample_random import SampleSource, announce
 from .costs import CostNotes
 from .in_stages import InStages
-from .randomness import Fetch, Randomness, Reseed, sample_seed
+from .randomness import Fetch, Reseed, sample_seed
 from .writer import BatchWriter
 
 if TYPE_CHECKING:
-    from .main import WorkerContext
+    from .lanes import LoopContext
 
 _ALL = 1 << 62
 _PART_BYTES = 2 << 20  # of samples fetched before they are written: a write costs as much as copying half a megabyte
@@ -28,7 +29,7 @@ WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one r
 class MapLoop:
     """One worker's loop. A run of tickets goes from `pull` to `commit` before the next is taken."""
 
-    def __init__(self, context: WorkerContext, writer: BatchWriter) -> None:
+    def __init__(self, context: LoopContext, writer: BatchWriter) -> None:
         plan = context.plan
         self._context = context
         self._board = context.board
@@ -41,8 +42,9 @@ class MapLoop:
         self._whole_from = WHOLE_FROM if self._by_function or self._together else 0
         self._in_rows = not self._whole_from
         self._mends = plan.mends
-        self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
-        self._randomness = Randomness()
+        self._caught = context.caught
+        self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S, plan.most_in_run)
+        self._randomness = context.randomness()
         self._costs = CostNotes(context.board)
         self._late = False
         """Whether the samples in hand took longer than the threshold."""
@@ -95,7 +97,9 @@ class MapLoop:
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             for first in range(0, len(keys), step):
-                samples = fetch_each(dataset, keys[first : first + step], reseed, self._capture, first, current)
+                samples = fetch_each(
+                    dataset, keys[first : first + step], reseed, self._capture, first, current, self._caught
+                )
                 self._writer.write(Place(place.batch, place.row + first, len(samples)), samples)
                 del samples  # the next ones use their memory
             return []
@@ -109,17 +113,26 @@ class MapLoop:
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:
-                return fetch_each(dataset, keys, reseed, self._capture, current=current)
+                return fetch_each(dataset, keys, reseed, self._capture, 0, current, self._caught)
             if reseed is not None:
                 reseed(0)
-            return fetch_together(dataset, keys, self._capture, self._mends, current)
+            return fetch_together(dataset, keys, self._capture, self._mends, current, self._caught)
 
         return self._measured(run, fetch)
 
     def _measured(self, run: Run, fetch: Fetch) -> list[Any]:
         """Call `fetch` under the seeds of the run's samples."""
+        current = self._board.current
+        source = SampleSource(
+            lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]), lambda: current[0], self._context.guard
+        )
+
+        def announced(reseed: Reseed | None) -> list[Any]:
+            announce(source)
+            return fetch(reseed)
+
         started = time.perf_counter()
-        samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]))
+        samples = self._randomness.fetch(announced, source.seed_of)
         seconds = time.perf_counter() - started
         self._note_time(len(run.keys), seconds)
         self._costs.note(run, seconds)
@@ -180,6 +193,6 @@ class MapLoop:
         else:
             self._writer.fail(batch, error, positions)
 
-    def _capture(self, error: Exception, key: object) -> CapturedError:
+    def _capture(self, error: BaseException, key: object) -> CapturedError:
         where = f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"
         return CapturedError.capture(error, where, self._worker)

@@ -17,6 +17,7 @@ from typing import Any
 
 from .._queues.taking import TakingBoard
 from .._records import Run
+from .._sample_random import SampleSource
 from .generators import Generator, all_generators
 from .parking_rules import Outlook, ParkingRule, may_park, should_resume
 from .stages import Begin, SampleRun
@@ -37,6 +38,8 @@ class Begun:
     run: Run
     """Its ticket."""
     sample: SampleRun
+    source: SampleSource
+    """What its own random generators are made from."""
     seconds: float = 0.0
     """Work so far; time spent parked does not count."""
     entry: int = -1
@@ -77,7 +80,7 @@ class Parking:
         """Begin the single sample of a run, under its own seed."""
         for salt, generator in enumerate(self._generators):
             generator.seed(seed ^ salt)
-        return Begun(run, self._begin(run.keys[0]))
+        return Begun(run, self._begin(run.keys[0]), SampleSource(lambda _: seed, lambda: 0))
 
     def advance(self, begun: Begun) -> Outcome:
         """Do the sample's next stage, or put it aside. Raises what the user's code raises."""

@@ -63,8 +63,8 @@ class WorkerPool:
         self._forks = context.get_start_method() == "fork"
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            locals_ = board.control.workers - board.control.remote
-            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(locals_)]
+            processes = range(board.control.workers)
+            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in processes]
             self._stack = -1
             if plan.tells_stack:
                 self._stack = _closed_by(opened, os.memfd_create("minato-stack", os.MFD_CLOEXEC))
@@ -147,6 +147,8 @@ class WorkerPool:
             control=Handle(self._board.control.fd),
             batches=self._board.control.batches,
             workers=self._board.control.workers,
+            lanes=self._board.control.lanes,
+            remote=self._board.control.remote,
             arena=Handle(self._board.arena.fd),
             wake=Handle(self._wake[worker]),
             ready=Handle(self.ready),
@@ -182,8 +184,14 @@ class WorkerPool:
             self._board.dismiss(worker)
             self.wake([worker])
         if dismissed:  # some may have been woken a moment ago for tickets that they will not take
-            self.wake(self._board.wake_sleepers(len(self._wake)))
+            self.wake(self._board.wake_sleepers(self._board.control.records))
         self._board.set_active(self.active)
+
+    def set_fetches(self, count: int) -> None:
+        """Let each worker fetch so many samples at once from now on: between one and the plan's number. For policies
+        that want more from workers that wait for I/O, before they want more workers."""
+        self._board.set_fetches(count)
+        self.wake(self.alive)
 
     def _see_off(self, ended: list[int]) -> list[int]:
         """Bury workers that ended because they were dismissed; returns the others."""
@@ -234,9 +242,8 @@ class WorkerPool:
 
     @property
     def holders(self) -> list[int]:
-        """All who may have work in hand: workers that run, and the lanes if a process has them."""
-        first = self._board.control.workers - self._board.control.remote
-        return [*self.alive, *(() if self._guest is None else range(first, self._board.control.workers))]
+        """All who may have work in hand: workers that run, and the remote side, if a process works for it."""
+        return [*self.alive, *(() if self._guest is None else (self._board.control.workers,))]
 
     @property
     def alive(self) -> list[int]:
@@ -256,9 +263,10 @@ class WorkerPool:
         with self._lock:
             return [self._processes[worker] for worker in sorted(self._pidfds)]
 
-    def stack_of(self, worker: int) -> str:
-        """The Python stack of a worker, innermost call first; empty: it did not answer. For plans that tell it."""
-        return ask_stack(self._pidfds[worker], self._stack)
+    def stack_of(self, worker: int, thread: int = 0) -> str:
+        """The Python stack of a worker's first thread, or of another, innermost call first; empty: it did not answer.
+        For plans that tell it."""
+        return ask_stack(self._pidfds[worker], self._stack, thread)
 
     def kill(self, worker: int) -> None:
         """End a worker at once."""

@@ -21,9 +21,9 @@ def tell_stack_into(fd: int) -> None:
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
-def ask_stack(pidfd: int, fd: int) -> str:
-    """The stack of the main thread of a process that called `tell_stack_into`, innermost call first. Empty: it did not
-    answer in time."""
+def ask_stack(pidfd: int, fd: int, thread: int = 0) -> str:
+    """The stack of a process that called `tell_stack_into`, innermost call first: of its main thread, or of the one
+    with that identity. Empty: it did not answer in time."""
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     try:
@@ -35,8 +35,9 @@ def ask_stack(pidfd: int, fd: int) -> str:
     while time.monotonic() < deadline and (len(text) != seen or not text.endswith(b"\n")):
         time.sleep(_LOOK_EVERY_S)
         seen, text = len(text), os.pread(fd, 1 << 20, 0)
-    # faulthandler begins with the youngest thread.
-    return text.decode(errors="replace").strip().split("\n\n")[-1]
+    stacks = text.decode(errors="replace").strip().split("\n\n")
+    own = [stack for stack in stacks if thread and f"hread 0x{thread:016x} " in stack]  # "Thread", "Current thread"
+    return own[0] if own else stacks[-1]  # faulthandler begins with the youngest thread
 
 
 def innermost(stack: str) -> str:

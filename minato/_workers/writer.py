@@ -23,8 +23,10 @@ from .._queues.rows import Column, Kind, Words, table_bytes
 from .._queues.taking import TakingBoard
 from .._queues.texts import texts_of_row
 from .._records import Place
+from .._sample_random import SampleSource, announce
 from .generators import mix
-from .randomness import COLLATE_SALT, Randomness, Reseed
+from .lanes import RunsUnderSeeds
+from .randomness import COLLATE_SALT, Reseed
 
 OfBatch = Callable[[int], object]
 
@@ -39,7 +41,7 @@ class BatchWriter:
         book: LayoutBook,
         collate: Collate,
         function: Callable[[Any], Any],
-        randomness: Randomness | None,
+        randomness: RunsUnderSeeds | None,
     ) -> None:
         """`randomness` gives collation its random numbers; None leaves it the worker's own streams."""
         self._worker = worker
@@ -180,9 +182,12 @@ class BatchWriter:
         seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)
         position += self._board.field(batch, Batch.SHIFT)
 
+        source = SampleSource(lambda _: mix(seed, position, COLLATE_SALT), lambda: 0)
+
         def call(reseed: Reseed | None) -> list[Any]:
+            announce(source)
             if reseed is not None:
                 reseed(0)
             return [self._function(value)]
 
-        return self._randomness.fetch(call, lambda _: mix(seed, position, COLLATE_SALT))[0]
+        return self._randomness.fetch(call, source.seed_of)[0]

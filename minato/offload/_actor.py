@@ -123,5 +123,5 @@ class FetchActor:
             return CapturedError.capture(error, f"{self._where}, pickling a sample", self._number)
         return sample
 
-    def _capture(self, error: Exception, key: object) -> CapturedError:
+    def _capture(self, error: BaseException, key: object) -> CapturedError:
         return CapturedError.capture(error, f"{self._where}, fetching sample index {key!r}", self._number)

@@ -28,15 +28,16 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_fetchers": L0,
     "_scheduler": L0,
     "_staged": L0,
-    "_workers": L0 | {"_queues", "_fetchers", "_staged"},
+    "_sample_random": L0,
+    "_workers": L0 | {"_queues", "_fetchers", "_staged", "_sample_random"},
     "_device": L0,
-    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
+    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_sample_random"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine"},
     "_patching": L0 | {"_dataloader"},
     "__main__": frozenset({"cli"}),
     # The scheduler, to give policies their public names.
-    "__init__": L0 | {"_dataloader", "_patching", "_scheduler", "_staged", "errors"},
+    "__init__": L0 | {"_dataloader", "_patching", "_sample_random", "_scheduler", "_staged", "errors"},
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 

@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "fetcher": "sequential",
     "num_fetch_workers": 16,
     "batch_pool": 0,
+    "thread_copies": False,
     "memory_budget": None,
     "device": None,
     "device_prefetch": 2,
@@ -145,12 +146,6 @@ def test_limits_of_workers_are_compared_with_each_other() -> None:
 def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}='x'.* not available in this version; leave {name}=None"):
         check(**{name: "x"})
-
-
-@pytest.mark.parametrize(("name", "value"), [("fetcher", "threaded"), ("fetcher", "asyncio")])
-def test_values_that_are_not_there_yet_are_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}='{value}' is not available in this version; use {name}="):
-        check(**{name: value})
 
 
 @pytest.mark.parametrize("value", ["raise", "skip", print], ids=str)

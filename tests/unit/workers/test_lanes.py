@@ -1,0 +1,197 @@
+"""Lanes of a worker: who may take work, who is alone; and the locks that threads share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from minato import DataLoader
+from minato._errors import LoaderClosed
+from minato._queues.control import ControlBlock, Header, PoolLock
+from minato._queues.threads_lock import ThreadsLock
+from minato._sample_random import SampleSource
+from minato._scheduler.window import Window
+from minato._workers.async_randomness import AsyncRandomness
+from minato._workers.generators import PythonGenerator
+from minato._workers.lanes import Turns
+from minato._workers.thread_randomness import SeedingGuard, Turnstile
+from tests.faults.data import Rows, row
+
+
+class FakeBoard:
+    def __init__(self, fetches: int) -> None:
+        self.control = ControlBlock(-1, 1, 1)
+        words = [0] * 64
+        words[Header.FETCHES] = fetches
+        self.control.words = words  # type: ignore[assignment]
+
+
+def turns(fetches: int = 4) -> Turns:
+    return Turns(FakeBoard(fetches))  # type: ignore[arg-type]
+
+
+def test_lanes_beyond_the_number_of_fetches_rest() -> None:
+    assert [turns(2).may_begin(lane) for lane in range(4)] == [True, True, False, False]
+
+
+def test_a_lane_that_is_to_be_alone_waits_for_the_others_and_they_for_it() -> None:
+    order = turns()
+    order.begin(0)
+    order.begin(1)
+    order.isolate(1)
+    assert not order.is_alone(1)
+    assert not order.may_begin(2)
+    assert order.end(0)
+    assert order.is_alone(1)
+    assert order.end(1)
+    assert order.may_begin(2)
+
+
+def test_two_lanes_that_are_to_be_alone_take_turns() -> None:
+    order = turns()
+    for lane in (2, 3):
+        order.begin(lane)
+        order.isolate(lane)
+    assert (order.is_alone(2), order.is_alone(3)) == (True, False)
+    order.end(2)
+    assert order.is_alone(3)
+
+
+def test_the_lock_excludes_threads_and_other_processes() -> None:
+    fd = os.memfd_create("lock")
+    lock, count = ThreadsLock(fd), [0]
+
+    def add() -> None:
+        for _ in range(300):
+            with lock:
+                before = count[0]
+                time.sleep(0)
+                count[0] = before + 1
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count == [1200]
+    with lock:
+        pid = os.fork()
+        if pid == 0:
+            import fcntl
+
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            except OSError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    kept = lock.keep()
+    with kept:
+        assert type(kept) is PoolLock
+    os.close(fd)
+
+
+def test_a_turnstile_lets_in_only_while_the_consumer_waits() -> None:
+    turnstile, passed = Turnstile(is_open=False), []
+
+    def enter() -> None:
+        with turnstile.passed():
+            passed.append(1)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    time.sleep(0.02)
+    assert not passed
+    with turnstile.opened():
+        thread.join()
+    assert passed
+    turnstile.end()
+    with pytest.raises(LoaderClosed), turnstile.passed():
+        pass
+
+
+def test_a_guarded_block_goes_on_where_the_samples_last_one_ended_and_leaves_no_trace() -> None:
+    import random
+
+    generator = PythonGenerator()
+    guard = SeedingGuard(generators=[generator])
+    before = random.getstate()
+    whole, parts = SampleSource(lambda _: 5, lambda: 0), SampleSource(lambda _: 5, lambda: 0)
+    with guard(whole):
+        expected = [random.random(), random.random()]
+    with guard(parts), guard(parts):  # twice is as good as once
+        got = [random.random()]
+    with guard(parts):
+        got.append(random.random())
+    assert got == expected
+    assert random.getstate() == before
+
+
+def test_a_quiet_generator_is_watched_and_a_sample_that_draws_after_all_is_fetched_again() -> None:
+    import asyncio
+    import random
+
+    randomness, begun = AsyncRandomness([PythonGenerator()]), []
+
+    async def sample(draws: bool) -> float:
+        begun.append(draws)
+        await asyncio.sleep(0)
+        return random.random() if draws else 0.0
+
+    async def fetch(draws: bool, seed: int) -> float:
+        number: float = await randomness.fetch(lambda: sample(draws), seed)
+        return number
+
+    async def main() -> list[float]:
+        for seed in range(40):
+            await fetch(False, seed)
+        assert randomness.watched and not randomness.seeded
+        begun.clear()
+        return [await fetch(True, 1), *await asyncio.gather(*(fetch(True, seed) for seed in (1, 2, 1)))]
+
+    state = random.getstate()
+    first, again, other, last = asyncio.run(main())
+    random.setstate(state)
+    assert first == again == last != other
+    assert len(begun) == 5  # the first of them twice
+
+
+def test_the_window_is_as_deep_as_all_fetches_need() -> None:
+    window = Window(4, 10**6, first=9, depth=16.0)
+    assert window.size == 9
+    window.observe(100, rows=8)
+    assert window.size == 4 + 4 * 16 // 8
+    window.observe(10**5, rows=8)
+    assert window.size == 10  # the budget comes first
+
+
+class Counting(Rows):
+    """Keeps the most samples that were under way in its process at once."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.now, self.most, self.lock = 0, 0, None
+
+    def __getitem__(self, index: int):  # type: ignore[no-untyped-def]
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.005)
+        most, self.now = self.most, self.now - 1
+        return row(most)
+
+
+def test_a_policy_may_change_how_many_samples_are_fetched_at_once() -> None:
+    loader = DataLoader(Counting(400), 4, num_workers=1, fetcher="threaded", num_fetch_workers=6, in_order=True)
+    iterator = iter(loader)
+    engine = iterator._engine  # type: ignore[attr-defined]
+    engine._pool.set_fetches(1)
+    engine._pool.set_fetches(99)
+    assert engine._board.fetches == 6
+    seen = [int(next(iterator)[0, 0]) for _ in range(20)]
+    assert max(seen) > 1
+    engine._pool.set_fetches(1)
+    for _ in iterator:
+        pass
