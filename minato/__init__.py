@@ -3,7 +3,7 @@
 Where things are, in the order a sample meets them:
 
     _dataloader.py   DataLoader: torch's signature; turns arguments into a plan and starts an engine
-    _arguments.py    checks arguments, decides the order mode, makes the frozen plan (_plan.py)
+    _arguments.py    checks arguments; _planning.py decides the order mode and makes the frozen plan (_plan.py)
     _engine/         main process: posts the sampler's batches, awaits, delivers, recovers, closes
     _queues/         shared memory: arena, control block, board of tickets, layouts, leases, ledger
     _workers/        worker processes: pull tickets, fetch, write rows, collate

@@ -16,7 +16,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset
 
-from . import _arguments
+from . import _arguments, _planning
 from ._engine.cores import whole_cores
 from ._engine.engine import Engine
 from ._engine.inline_ahead import ConcurrentMap
@@ -165,7 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._devices, self._device_depth = _arguments.accelerators(device), device_prefetch
         self._begin_life()
         if num_workers > 0 and multiprocessing_context is not None:
-            plan = _arguments.make_plan(self, whole_cores)
+            plan = _planning.make_plan(self, whole_cores)
             check_shippable(plan, self.dataset, start_method(self.multiprocessing_context))
 
     def _begin_life(self) -> None:
@@ -173,7 +173,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._hazards_told = False
         self._track: Track | None = None
         self._totals = Totals()
-        self._profile = make_profile(_arguments.slow_rule(self), *_arguments.known_costs(self))
+        self._profile = make_profile(_planning.slow_rule(self), *_arguments.known_costs(self))
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._remote: RemoteSide | None = None if self.offload is None else self.offload.open()
@@ -194,7 +194,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if self.num_workers > 0 and not self._hazards_told:
             self._hazards_told = True
             context = start_method(self.multiprocessing_context)
-            warn_before_fork(_arguments.make_plan(self, whole_cores), self.dataset, context, stacklevel=2)
+            warn_before_fork(_planning.make_plan(self, whole_cores), self.dataset, context, stacklevel=2)
         resumed = None if self._pending is None else resume(self, self._pending)
         iterator = self._begin_epoch(resumed)
         self._track, self._pending = iterator.track, None
@@ -234,7 +234,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if self.timeout != 0 and self.num_workers == 0:
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        plan = _arguments.make_plan(self, whole_cores)
+        plan = _planning.make_plan(self, whole_cores)
         batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
         watch = self._length_watch(resumed)
@@ -247,7 +247,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
-        plan = _arguments.make_plan(self, whole_cores, workers)
+        plan = _planning.make_plan(self, whole_cores, workers)
         engine, track = start_engine(
             plan,
             self.dataset,

@@ -72,8 +72,7 @@ class Engine:
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         # Twice the window beside the span: abandoned batches may still be in hand.
         records = max(self._span, plan.most_window) + 2 * plan.most_window
-        remote_lanes = 0 if remote is None else remote.lanes
-        control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes, remote_lanes)
+        control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes, remote.lanes if remote else 0)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)

@@ -33,7 +33,8 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_device": L0,
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_sample_random"},
     "_arguments": L0,
-    "_dataloader": L0 | {"_arguments", "_engine"},
+    "_planning": L0 | {"_arguments"},
+    "_dataloader": L0 | {"_arguments", "_planning", "_engine"},
     "_patching": L0 | {"_dataloader"},
     "__main__": frozenset({"cli"}),
     # The scheduler, to give policies their public names.
@@ -46,6 +47,7 @@ MAY_IMPORT_OUTSIDE: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(L0, frozenset[str]()),
     "errors": frozenset(),
     "_arguments": frozenset({"torch"}),
+    "_planning": frozenset({"torch"}),
 }
 # The scheduler is pure, so that event lists and a fake clock can test it.
 NEVER_IMPORTS: Mapping[str, frozenset[str]] = {

@@ -18,8 +18,9 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from minato._arguments import OPTIONS, check_num_workers, check_options, decide_collate, decide_order
+from minato._arguments import OPTIONS, check_num_workers, check_options
 from minato._plan import Collate, Order
+from minato._planning import decide_collate, decide_order
 
 DEFAULTS: dict[str, Any] = {
     "in_order": None,
