@@ -121,7 +121,7 @@ def make_away(
                 control=control.fd,
                 batches=control.batches,
                 workers=control.workers,
-                first_lane=control.workers - control.remote,
+                first_lane=control.workers_here,
                 arena=board.arena.fd,
                 wake=wake,
                 ready=pool.ready,

@@ -244,6 +244,9 @@ class ControlBlock:
         self.workers = workers
         """Worker records: the most workers there can be at once, and those of the remote side behind them."""
         self.remote = remote
+        self.workers_here = workers - remote
+        """Worker records of workers on this machine, which are looked at often; the others never park, and are busy
+        only while there is a remote side."""
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one

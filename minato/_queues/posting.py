@@ -84,10 +84,10 @@ class PostingBoard(Board):
         woken: list[int] = []
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.remote)):
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers_here)):
             return woken
         with self._lock:
-            for worker in range(self.control.workers - self.control.remote):
+            for worker in range(self.control.workers_here):
                 at = self.control.worker(worker)
                 if most > 0 and self._words[at + Worker.PHASE] == Phase.ASLEEP:
                     self._words[at + Worker.PHASE] = Phase.IDLE

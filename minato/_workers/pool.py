@@ -63,7 +63,7 @@ class WorkerPool:
         self._forks = context.get_start_method() == "fork"
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            locals_ = board.control.workers - board.control.remote
+            locals_ = board.control.workers_here
             self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(locals_)]
             self._stack = -1
             if plan.tells_stack:
@@ -235,7 +235,7 @@ class WorkerPool:
     @property
     def holders(self) -> list[int]:
         """All who may have work in hand: workers that run, and the lanes if a process has them."""
-        first = self._board.control.workers - self._board.control.remote
+        first = self._board.control.workers_here
         return [*self.alive, *(() if self._guest is None else range(first, self._board.control.workers))]
 
     @property
