@@ -24,7 +24,7 @@ class Foresight:
         self._profile = profile
         self._window = window
         self._starts = EarlyStarts(profile.costs, lambda: profile.made.mean_cost, profile.hint)
-        self._read = [0] * board.control.records
+        self._read = [0] * board.control.records_here
 
     def look(self) -> None:
         """Read what workers have noted since the last time."""

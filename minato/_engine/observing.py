@@ -100,8 +100,8 @@ class SampleTimes:
         self._recorder = kept.recorder
         self._totals = totals
         self._clock = clock
-        self._read = [0] * board.control.records
-        self._parks = [0] * board.control.records
+        self._read = [0] * board.control.records_here
+        self._parks = [0] * board.control.records_here
         self._next = 0.0
         board.set_threshold(kept.profile.made.threshold)  # it may be known from the start
 
@@ -156,7 +156,7 @@ class QueueWatch:
             workers=board.active,
             batches_ready=board.count_ready(out),
             batches_in_flight=len(out),
-            samples_parked=sum(len(board.parked(worker)) for worker in range(board.control.records)),
+            samples_parked=sum(len(board.parked(worker)) for worker in range(board.control.records_here)),
             wait_seconds=totals.wait_seconds,
             slow_threshold=threshold,
         )
