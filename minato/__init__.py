@@ -35,7 +35,10 @@ for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
 del _public
 
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
-_LATER: dict[str, str] = {}
+_LATER: dict[str, str] = {
+    "deterministic": "._pipeline.marks",
+    "stochastic": "._pipeline.marks",
+}
 
 
 def __getattr__(name: str) -> object:
