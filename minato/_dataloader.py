@@ -39,6 +39,7 @@ from ._engine.start import (
 )
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
+from ._pipeline.cache import make_cache
 from ._records import LoaderStats
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -72,7 +73,14 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
             as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
-        trace, cache, offload: instruments and extensions.
+        cache: keep what samples have become after their first stages, for later epochs: "source" after loading,
+            "after:<stage>" after the stage of that name, "auto" after the last stage that is deterministic and whose
+            results fit. Only what is found to be deterministic is kept; see docs/diagnosing.md. None (default): nothing.
+        cache_bytes: most bytes of it; None: 0.8 of the memory that is available, or of the disk's free space.
+        cache_dir: keep it in a file there, which later runs use again; None: in shared memory.
+        cache_token: compared at each `iter()`; when it has changed, the cache begins anew. For changes of the data that
+            do not show in the dataset's attributes. With `cache_dir`, another token is another file.
+        trace, offload: instruments and extensions.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
@@ -121,7 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: int = 0,
         max_worker_restarts: int = 16,
         trace: Any = None,
-        cache: Any = None,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
+        cache_dir: Any = None,
+        cache_token: Any = None,
         offload: Any = None,
     ) -> None:
         given = locals()
@@ -132,6 +143,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
+        _arguments.check_cacheable(cache, dataset)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
@@ -147,6 +159,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._track: Track | None = None
         self._totals = Totals()
         self._profile = make_profile(*_arguments.slow_rule(self))
+        self._cache = make_cache(self.cache, self.cache_bytes, self.cache_dir)
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
@@ -184,9 +197,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return self._get_iterator(resumed, workers)
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
-        if iterator is None or iterator.closed or resumed is not None:
-            if iterator is not None and iterator.closed:
-                iterator.close()
+        stale = self._cache is not None and self._cache.is_stale(self.dataset, self.cache_token)
+        if iterator is None or iterator.closed or stale or resumed is not None:
+            if iterator is not None and (iterator.closed or stale):
+                iterator.close()  # workers begin anew when cached samples must not be served any more
             iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator
         else:
@@ -205,7 +219,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         plan = _arguments.make_plan(self, whole_cores)
-        batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
+        layer = self._layer(None)
+        batches, track = start_inline(
+            plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed, layer
+        )
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
         return LoaderIterator(batches, self._sampler_length, self._length_watch(resumed), pinner, track, prefetcher)
 
@@ -213,16 +230,19 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         plan = _arguments.make_plan(self, whole_cores, workers)
+        context = start_method(self.multiprocessing_context)
+        layer = self._layer(context)
         engine, track = start_engine(
             plan,
             self.dataset,
             self._index_sampler,
-            start_method(self.multiprocessing_context),
+            context,
             self.generator,
             self._totals,
             self._profile,
             self._memory,
             resumed,
+            layer,
         )
         self._engines.add(engine)
         prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
@@ -230,6 +250,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._prefetchers.add(prefetcher)
         length, watch = self._sampler_length, self._length_watch(resumed)
         return WorkerIterator(engine, length, watch, pinner, track, plan.persistent, prefetcher)
+
+    def _layer(self, context: BaseContext | None) -> Any:
+        """What stands between workers, or this process, and the dataset, for an iterator that begins now."""
+        return None if self._cache is None else self._cache.handle(self.dataset, self.cache_token, context)
 
     def _length_watch(self, resumed: Resumed | None = None) -> LengthWatch:
         delivered = 0 if resumed is None else resumed.batches
@@ -250,6 +274,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return LoaderStats(
             **asdict(self._totals),
             **state,
+            cached_samples=0 if self._cache is None else self._cache.entries,
+            cached_bytes=0 if self._cache is None else self._cache.used_bytes,
+            cache_note="" if self._cache is None else self._cache.note,
             slow_threshold=costs.threshold,
             slow_share=costs.flagged_share,
             sample_median=costs.median,
@@ -287,6 +314,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         for engine in list(self._engines):
             engine.close()
         self._memory.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
         return self
@@ -296,7 +325,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track")
+        alive = ("_engines", "_prefetchers", "_memory", "_cache", "_totals", "_profile", "_closed", "_iterator", "_track")
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -165,6 +165,12 @@ class LoaderStats:
     sample_p99: float = 0.0
     decisions: tuple[str, ...] = ()
     """Changes of the number of workers, the newest 100, each with its reason."""
+    cached_samples: int = 0
+    """Samples that the cache can serve, now."""
+    cached_bytes: int = 0
+    """Bytes that they take."""
+    cache_note: str = ""
+    """After which stage samples are cached, or why none are."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

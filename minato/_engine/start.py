@@ -75,15 +75,16 @@ def start_engine(
     profile: Profile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
+    layer: Any = None,
 ) -> tuple[Engine, Track]:
-    """An engine with its first epoch under way, or what is left of one."""
+    """An engine with its first epoch under way, or what is left of one. `layer`: as in `Program`."""
     forecast = Forecast(sampler) if plan.persistent else None
     opening = _open(plan, dataset, sampler, generator, resumed)
     if opening.is_drawn:
         shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
-    program = _program(plan, dataset)
+    program = replace(_program(plan, dataset), layer=layer)
     engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
@@ -96,6 +97,7 @@ def start_inline(
     generator: torch.Generator | None,
     totals: Totals,
     resumed: Resumed | None = None,
+    layer: Any = None,
 ) -> tuple[InlineMap | InlineStream, Track]:
     """The same without workers."""
     opening = _open(plan, dataset, sampler, generator, resumed)
@@ -115,6 +117,7 @@ def start_inline(
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
+        dataset = dataset if layer is None else layer.wrap(dataset)
         if plan.worker.mends:
             batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
         else:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from .._workers.walk import ATOMS, package_of, parts, type_name
 from . import known
@@ -52,7 +53,7 @@ class Reading:
 
 
 def read(value: Any, skip: frozenset[str] = frozenset()) -> Reading:
-    """Look at a callable. `skip`: attributes of it that are somebody else's to look at."""
+    """Look at a callable. `skip`: attributes of it, and of datasets, that are somebody else's to look at."""
     return _Reader(skip).read(value)
 
 
@@ -181,7 +182,7 @@ class _Reader:
             self._push(getattr(value, "transforms", None), where)
         else:
             self._visit_class(kind, where)
-            skip = self._skip if value is self._root else frozenset()
+            skip = self._skip if value is self._root or isinstance(value, Dataset) else frozenset()
             for (_, name), item in parts(value):
                 if name not in skip:
                     self._push(item, f"{where}.{name}")

@@ -84,6 +84,9 @@ class WorkerContext:
             self.control, self.arena, spec.worker, announce=lambda: os.eventfd_write(spec.ready.fd, 1)
         )
         self.dataset: Any = None
+        """What samples are fetched from."""
+        self._original: Any = None
+        """The user's dataset."""
         self._wake = spec.wake.fd
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -108,7 +111,12 @@ class WorkerContext:
             with self.control.lock:
                 self._update = self.control.words[Header.UPDATE]
                 patch = messages.get(self.arena, Stretch.UPDATE, 0)
-            apply_patch(self.dataset, patch)
+            apply_patch(self._original, patch)
+
+    def adopt(self, program: Program) -> None:
+        """Take the dataset, as it is now in the main process."""
+        self._original = program.dataset
+        self.sync_dataset()
 
     def writer(self, program: Program) -> BatchWriter:
         book = LayoutBook(self.control, self.arena)
@@ -147,14 +155,14 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:
         torch.default_generator.manual_seed(seed)
     np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))  # type: ignore[no-untyped-call]
     program = programs.load(context.arena) if spec.program is None else spec.program
-    context.dataset = program.dataset
-    context.sync_dataset()
+    context.adopt(program)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=spec.worker, num_workers=spec.plan.num_workers, seed=seed, dataset=program.dataset
     )
     stack_in_private_memory()
     if program.worker_init_fn is not None:
         program.worker_init_fn(spec.worker)
+    context.dataset = program.source()
     writer = context.writer(program)
     return MapLoop(context, writer) if spec.plan.source is Source.MAP else StreamLoop(context, writer)
 

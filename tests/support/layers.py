@@ -30,9 +30,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_staged": L0,
     "_workers": L0 | {"_queues", "_fetchers", "_staged"},
     "_device": L0,
-    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers"},
+    "_pipeline": L0 | {"_queues", "_workers", "_staged"},
+    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_pipeline"},
     "_arguments": L0,
-    "_dataloader": L0 | {"_arguments", "_engine"},
+    "_dataloader": L0 | {"_arguments", "_engine", "_pipeline"},
     "__main__": frozenset({"cli"}),
     "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
 }
