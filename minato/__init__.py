@@ -37,6 +37,8 @@ del _public
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
 _LATER: dict[str, str] = {
     "deterministic": "._pipeline.marks",
+    "diagnose": ".diagnose",
+    "optimize": ".diagnose.optimising",
     "stochastic": "._pipeline.marks",
 }
 

@@ -195,7 +195,9 @@ def _check_cache(options: dict[str, Any]) -> None:
 def check_cacheable(cache: Any, dataset: Any) -> None:
     """Refuse to cache what has no indices."""
     if cache is not None and isinstance(dataset, IterableDataset):
-        raise ValueError(f"cache={cache!r} needs a dataset with indices, and this is an IterableDataset; leave cache=None")
+        raise ValueError(
+            f"cache={cache!r} needs a dataset with indices, and this is an IterableDataset; leave cache=None"
+        )
 
 
 def _check_on_error(value: Any) -> None:

@@ -40,6 +40,7 @@ from ._engine.start import (
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._pipeline.cache import make_cache
+from ._pipeline.limits import FakeDataset, SourceDataset, first_sample
 from ._records import LoaderStats
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -90,6 +91,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     _pending: dict[str, Any] | None = None
     """The state that the next `iter()` goes on from."""
+    _watcher: Callable[[Any], Any] | None = None
+    """Puts something in front of the layers between workers and the dataset, while this loader is being watched."""
 
     def __init__(
         self,
@@ -253,7 +256,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _layer(self, context: BaseContext | None) -> Any:
         """What stands between workers, or this process, and the dataset, for an iterator that begins now."""
-        return None if self._cache is None else self._cache.handle(self.dataset, self.cache_token, context)
+        cached = None if self._cache is None else self._cache.handle(self.dataset, self.cache_token, context)
+        return cached if self._watcher is None else self._watcher(cached)
 
     def _length_watch(self, resumed: Resumed | None = None) -> LengthWatch:
         delivered = 0 if resumed is None else resumed.batches
@@ -306,6 +310,33 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise LoaderClosed("this loader was closed; load the state into a new DataLoader")
         self._pending = checked(self, state_dict)
 
+    def fake(self) -> DataLoader[Any]:
+        """A loader of the same batches without the work: every sample is the first one's, made now. What a loop reaches
+        with it is what it can reach at best."""
+        if isinstance(self.dataset, IterableDataset):
+            raise ValueError("fake() needs a dataset with indices, and this is an IterableDataset")
+        return self._over(FakeDataset(first_sample(self), len(self.dataset)), cache=None)
+
+    def source_only(self) -> DataLoader[Any]:
+        """A loader that only loads samples, without their transforms, and gives batches of zeros: what it reaches is what
+        the storage and the load function allow. Of a dataset whose stages cannot be told apart, everything is loading.
+        """
+        if isinstance(self.dataset, IterableDataset):
+            raise ValueError("source_only() needs a dataset with indices, and this is an IterableDataset")
+        return self._over(SourceDataset(self.dataset), cache=None, collate_fn=None)
+
+    def _over(self, dataset: Dataset[Any], **changes: Any) -> DataLoader[Any]:
+        """This loader over another dataset of the same length. Its samplers are copies: this loader's stay as they are."""
+        names = (*_arguments.TORCH_ARGUMENTS, *_arguments.OPTIONS)
+        arguments = {name: getattr(self, name) for name in names if name not in ("shuffle", "sampler", "batch_sampler")}
+        if self.batch_size is None and self.batch_sampler is not None:
+            arguments["batch_sampler"] = copy.deepcopy(self.batch_sampler)
+            del arguments["batch_size"], arguments["drop_last"]
+        else:
+            arguments["sampler"] = copy.deepcopy(self.sampler)
+        plain = {"dataset": dataset, "generator": None, "cache_bytes": None, "cache_dir": None, "cache_token": None}
+        return DataLoader(**{**arguments, **plain, **changes})
+
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
         self._closed = True
@@ -325,7 +356,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
-        alive = ("_engines", "_prefetchers", "_memory", "_cache", "_totals", "_profile", "_closed", "_iterator", "_track")
+        alive = (
+            "_engines",
+            "_prefetchers",
+            "_memory",
+            "_cache",
+            "_watcher",
+            "_totals",
+            "_profile",
+            "_closed",
+            "_iterator",
+            "_track",
+        )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -118,9 +118,7 @@ class LoaderCache:
         os.makedirs(self._folder, exist_ok=True)
         return int(MEMORY_SHARE * shutil.disk_usage(self._folder).free)
 
-    def _open(
-        self, dataset: Any, token: Any, point: CachePoint, samples: int, limit: int, code: str
-    ) -> CacheStore:
+    def _open(self, dataset: Any, token: Any, point: CachePoint, samples: int, limit: int, code: str) -> CacheStore:
         if self._folder is None:
             return CacheStore.in_memory(samples, limit, int(KEPT_FREE * available_bytes()))
         identity = fingerprint(dataset)

@@ -14,7 +14,7 @@ from typing import Any
 from .._workers.stages import SampleRun, find_stages
 from .continuing import finish, suspend
 from .judging import judge_code
-from .looking import _behind
+from .looking import stage_behind
 from .planning import CachePoint
 from .store import CacheStore
 
@@ -76,7 +76,7 @@ class CachedDataset:
         there was a cache."""
         if run.call is None:
             return True
-        stage = _behind(run.call[0])
+        stage = stage_behind(run.call[0])
         known = self._judged.get(id(stage))
         if known is None:
             known = self._judged[id(stage)] = stage, judge_code(stage)[0].may_be_cached
@@ -87,7 +87,9 @@ class CachedDataset:
             self._store.put(index, self._generation, entry)
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             self._keeps = False
-            warnings.warn(f"sample index {index} cannot be cached, and nothing else is from now on: {error}", stacklevel=2)
+            warnings.warn(
+                f"sample index {index} cannot be cached, and nothing else is from now on: {error}", stacklevel=2
+            )
 
 
 class CachedBatchDataset(CachedDataset):
@@ -96,9 +98,7 @@ class CachedBatchDataset(CachedDataset):
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         store, generation = self._store, self._generation
         plain = [type(index) is int and 0 <= index < store.entries for index in indices]
-        found = [
-            store.get(index, generation) if known else None for index, known in zip(indices, plain, strict=True)
-        ]
+        found = [store.get(index, generation) if known else None for index, known in zip(indices, plain, strict=True)]
         missing = [index for index, entry in zip(indices, found, strict=True) if entry is None]
         made = list(self._dataset.__getitems__(missing)) if missing else []
         if len(made) != len(missing):  # it has its own idea of a batch

@@ -50,7 +50,9 @@ def suspend(run: SampleRun) -> tuple[Standing, ...] | None:
     for number, frame in enumerate(frames):
         # A function inside was called by this one: what it calls is an object with `transforms`, or a method.
         called = run.call[0] if number == len(frames) - 1 and run.call is not None else None
-        standing = _own_standing(frame) if frame.gi_code.co_filename == _OWN else _standing(frame, called, frames, number)
+        standing = (
+            _own_standing(frame) if frame.gi_code.co_filename == _OWN else _standing(frame, called, frames, number)
+        )
         if standing is None:
             return None
         standings.append(standing)

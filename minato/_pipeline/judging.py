@@ -70,7 +70,7 @@ Step = Callable[[Any], Any]
 
 def judge_runs(step: Step, inputs: Sequence[Any], captured: Sequence[Any] = ()) -> Verdict | None:
     """Run a stage again and again; None: nothing speaks against it. The process's random streams are left as they were."""
-    with _streams_kept():
+    with streams_kept():
         for value in inputs:
             verdict = _judge_input(step, value, captured)
             if verdict is not None:
@@ -123,7 +123,7 @@ def _judge_input(step: Step, value: Any, captured: Sequence[Any]) -> Verdict | N
 
 
 @contextmanager
-def _streams_kept() -> Iterator[None]:
+def streams_kept() -> Iterator[None]:
     saved = [(generator, generator.save()) for generator in all_generators()]
     try:
         yield

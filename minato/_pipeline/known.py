@@ -91,7 +91,9 @@ _GENERATORS = {
     ("numpy", "SeedSequence"),
     ("torch", "Generator"),
 }
-_TORCHVISION = frozenset({"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "ColorJitter", "ElasticTransform"})
+_TORCHVISION = frozenset(
+    {"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "ColorJitter", "ElasticTransform"}
+)
 
 
 def _albumentations(value: Any) -> str | None:

@@ -24,7 +24,7 @@ from .._staged import StagedDataset
 from .._workers.generators import all_generators, mix
 from .._workers.stages import ATTRIBUTES, Begin, find_stages
 from .continuing import finish, suspend
-from .judging import Randomness, Verdict, _streams_kept, is_same, judge
+from .judging import Randomness, Verdict, is_same, judge, streams_kept
 from .sizes import SizeEstimate, better, bytes_of, estimate, estimate_by_ratio, file_sizes, files_of
 
 JUDGED_SAMPLES = 2  # of which each stage is run again
@@ -98,7 +98,7 @@ def look(dataset: Any, indices: Sequence[int], max_seconds: float) -> Look:
     """Look at the samples with these indices, or at as many as the time is enough for, and at least at one."""
     begin = find_stages(dataset)
     deadline = time.monotonic() + max_seconds
-    with _streams_kept():
+    with streams_kept():
         seen: list[_Seen] = []
         for index in indices:
             if seen and time.monotonic() > deadline:
@@ -201,13 +201,13 @@ def _judge_transform(calls: list[Any]) -> Any:
         def step(given: Any, function: Any = function) -> Any:
             return function(*given[0], **given[1])
 
-        judged = judge(_behind(function), step, [(args, keywords)])
+        judged = judge(stage_behind(function), step, [(args, keywords)])
         if worst is None or (worst[0].may_be_cached and not judged[0].may_be_cached):
             worst = judged
     return worst
 
 
-def _behind(function: Any) -> Any:
+def stage_behind(function: Any) -> Any:
     """The user's object, where a stage is a part of a Compose that is asked for it by number."""
     compose = getattr(function, "_compose", None)
     return function if compose is None else compose.transforms[function._number]

@@ -34,7 +34,11 @@ _MUTABLE = (list, dict, set, deque, bytearray)
 _CONVENTION = frozenset({"monai", "torchvision"})
 """Libraries whose random transforms are known by their classes: the others are not looked into."""
 _SCRIPTED = frozenset({"ScriptFunction", "ScriptModule", "RecursiveScriptModule", "OpOverload", "OpOverloadPacket"})
-_STORES = {"STORE_ATTR": "sets attributes", "STORE_GLOBAL": "sets global variables", "DELETE_ATTR": "deletes attributes"}
+_STORES = {
+    "STORE_ATTR": "sets attributes",
+    "STORE_GLOBAL": "sets global variables",
+    "DELETE_ATTR": "deletes attributes",
+}
 _MISSING = object()
 
 
@@ -227,9 +231,7 @@ class _Reader:
         for kind in self._classes:
             for name, member in vars(kind).items():
                 called = name in self._found.names or (name.startswith("__") and name not in _NEVER_RUN)
-                if called and _is_code(member):
-                    self._push(member, f"{kind.__name__}.{name}")
-                elif name in self._found.names and not name.startswith("__") and name not in self._skip:
+                if (called and _is_code(member)) or (name in self._found.names and not name.startswith("__") and name not in self._skip):
                     self._push(member, f"{kind.__name__}.{name}")
         return len(self._waiting) > before
 
@@ -269,9 +271,7 @@ class _Reader:
             if instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
                 self._unknown(f"{where} sets {instruction.argval!r} of the function around it: it may keep state")
 
-    def _reached(
-        self, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str
-    ) -> Iterator[Any]:
+    def _reached(self, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str) -> Iterator[Any]:
         """Objects that the code names, followed through modules."""
         current: Any = _MISSING
         for instruction in dis.get_instructions(code):
@@ -295,9 +295,7 @@ class _Reader:
             if current is not _MISSING and not isinstance(current, ModuleType):
                 yield current
 
-    def _named(
-        self, name: str, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str
-    ) -> Any:
+    def _named(self, name: str, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str) -> Any:
         if name in closure:
             return closure[name]
         if name in code.co_freevars or name in code.co_cellvars:

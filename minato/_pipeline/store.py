@@ -20,7 +20,6 @@ import os
 import threading
 import weakref
 import zlib
-from collections.abc import Callable
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import Any

@@ -13,7 +13,7 @@ from importlib import import_module
 
 from .errors import UserError
 
-COMMANDS: tuple[str, ...] = ()
+COMMANDS: tuple[str, ...] = ("diagnose",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

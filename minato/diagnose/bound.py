@@ -117,9 +117,7 @@ def _constraints(
     return rows, limits, names
 
 
-def _limiting(
-    result: Any, names: list[tuple[str, str | None]], demands: Sequence[Demand]
-) -> tuple[str, str | None]:
+def _limiting(result: Any, names: list[tuple[str, str | None]], demands: Sequence[Demand]) -> tuple[str, str | None]:
     """What the duals say: the resource, and the stage that uses most of it."""
     weights = dict[str, float]()
     slack = result.ineqlin.residual
