@@ -76,7 +76,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         max_worker_restarts: dead workers to replace before giving up.
         cache: keep what samples have become after their first stages, for later epochs: "source" after loading,
             "after:<stage>" after the stage of that name, "auto" after the last stage that is deterministic and whose
-            results fit. Only what is found to be deterministic is kept; see docs/diagnosing.md. None (default): nothing.
+            results fit. Only what is found to be deterministic is kept; see docs/diagnosing.md. None (default):
+            nothing.
         cache_bytes: most bytes of it; None: 0.8 of the memory that is available, or of the disk's free space.
         cache_dir: keep it in a file there, which later runs use again; None: in shared memory.
         cache_token: compared at each `iter()`; when it has changed, the cache begins anew. For changes of the data that
@@ -318,15 +319,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return self._over(FakeDataset(first_sample(self), len(self.dataset)), cache=None)
 
     def source_only(self) -> DataLoader[Any]:
-        """A loader that only loads samples, without their transforms, and gives batches of zeros: what it reaches is what
-        the storage and the load function allow. Of a dataset whose stages cannot be told apart, everything is loading.
+        """A loader that only loads samples, without their transforms, and gives batches of zeros: what it reaches is
+        what the storage and the load function allow. Of a dataset whose stages cannot be told apart, everything is
+        loading.
         """
         if isinstance(self.dataset, IterableDataset):
             raise ValueError("source_only() needs a dataset with indices, and this is an IterableDataset")
         return self._over(SourceDataset(self.dataset), cache=None, collate_fn=None)
 
     def _over(self, dataset: Dataset[Any], **changes: Any) -> DataLoader[Any]:
-        """This loader over another dataset of the same length. Its samplers are copies: this loader's stay as they are."""
+        """This loader over another dataset of the same length. Its samplers are copies: this loader's stay as they
+        are."""
         names = (*_arguments.TORCH_ARGUMENTS, *_arguments.OPTIONS)
         arguments = {name: getattr(self, name) for name in names if name not in ("shuffle", "sampler", "batch_sampler")}
         if self.batch_size is None and self.batch_sampler is not None:

@@ -1,7 +1,7 @@
 """The user's code run for a look, in a process of its own that is started as workers are.
 
-A dataset that opens its file at the first sample must not do so in the main process: forked workers would share the open
-file. So whatever runs samples to learn something about them runs here.
+A dataset that opens its file at the first sample must not do so in the main process: forked workers would share the
+open file. So whatever runs samples to learn something about them runs here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cache of a loader: decided at its first epoch, filled while training, kept until the loader is closed.
 
 The main process owns the file. Each iterator gets a handle with the generation that holds when it begins; a change of
-the dataset, or of the loader's `cache_token`, begins a new generation, so iterators and workers from before neither read
-nor write entries any more.
+the dataset, or of the loader's `cache_token`, begins a new generation, so iterators and workers from before neither
+read nor write entries any more.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class LoaderCache:
         else:
             if decision.share < 1 and self._argument != "auto":
                 warnings.warn(
-                    f"cache={self._argument!r}: all samples would take {decision.total_bytes / 1e6:.0f} MB, and there is "
-                    f"room for {limit / 1e6:.0f} MB: {decision.share:.0%} of them will be cached",
+                    f"cache={self._argument!r}: all samples would take {decision.total_bytes / 1e6:.0f} MB, and there "
+                    f"is room for {limit / 1e6:.0f} MB: {decision.share:.0%} of them will be cached",
                     stacklevel=4,
                 )
             self._names = seen.names

@@ -1,8 +1,8 @@
 """The dataset that samples are fetched from when there is a cache: the user's, with its beginning kept.
 
-A sample whose entry is there goes on from it; any other is made in stages, and what it has become after the chosen stage
-is kept on the way. A sample that takes another way than the one that was looked at (other stages, in a concatenation)
-is made without the cache.
+A sample whose entry is there goes on from it; any other is made in stages, and what it has become after the chosen
+stage is kept on the way. A sample that takes another way than the one that was looked at (other stages, in a
+concatenation) is made without the cache.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether a stage is random: a look at its code, and what it does when it is run.
 
 Deterministic is only what passes everything: its code could be followed and does nothing suspicious; when run again on
-the same input, under another seed, it gives the same bytes; no generator was used, no captured container changed, and no
-native function of an unknown library was called. What is random by any sign is random; the rest is unknown, and counts
-as random. The user's mark decides before all of this.
+the same input, under another seed, it gives the same bytes; no generator was used, no captured container changed, and
+no native function of an unknown library was called. What is random by any sign is random; the rest is unknown, and
+counts as random. The user's mark decides before all of this.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ Step = Callable[[Any], Any]
 
 
 def judge_runs(step: Step, inputs: Sequence[Any], captured: Sequence[Any] = ()) -> Verdict | None:
-    """Run a stage again and again; None: nothing speaks against it. The process's random streams are left as they were."""
+    """Run a stage again and again; None: nothing speaks against it. The process's random streams are left as they
+    were."""
     with streams_kept():
         for value in inputs:
             verdict = _judge_input(step, value, captured)

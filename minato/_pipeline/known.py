@@ -45,8 +45,8 @@ _SHADY_STANDARD = frozenset({
     "importlib", "datetime", "select", "ssl", "tempfile", "_random", "queue", "_queue",
 })
 _TRUSTED = frozenset({
-    "numpy", "torch", "PIL", "cv2", "scipy", "pandas", "pyarrow", "skimage", "imageio", "h5py", "zarr", "lmdb", "nibabel",
-    "tifffile", "simplejpeg", "soundfile", "msgpack", "orjson", "lz4", "zstandard", "blosc2", "numcodecs", "builtins",
+    "numpy", "torch", "PIL", "cv2", "scipy", "pandas", "pyarrow", "skimage", "imageio", "h5py", "zarr", "lmdb",
+    "nibabel", "tifffile", "simplejpeg", "soundfile", "msgpack", "orjson", "lz4", "zstandard", "blosc2", "numcodecs", "builtins",
 })
 """Libraries whose functions give the same result for the same input, but for those named above; not looked into."""
 # fmt: on

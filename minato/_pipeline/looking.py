@@ -154,7 +154,7 @@ def _packed_bytes(entry: Any) -> int | None:
         return None
 
 
-# ---- randomness --------------------------------------------------------------------------------------------------------
+# ---- randomness ------------------------------------------------------------------------------------------------------
 
 
 def _judge_all(dataset: Any, begin: Begin | None, seen: list[_Seen]) -> tuple[list[Verdict], frozenset[str], str]:
@@ -213,7 +213,7 @@ def stage_behind(function: Any) -> Any:
     return function if compose is None else compose.transforms[function._number]
 
 
-# ---- sizes, and whether keeping works ----------------------------------------------------------------------------------
+# ---- sizes, and whether keeping works --------------------------------------------------------------------------------
 
 
 def _stage_looks(dataset: Any, seen: list[_Seen], verdicts: list[Verdict]) -> list[StageLook]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
-_T = TypeVar("_T", bound=Callable[..., Any])
+_T = TypeVar("_T")
 _MARK = "__minato_random__"
 
 
@@ -31,8 +30,6 @@ def mark_of(transform: Any) -> bool | None:
 
 
 def _mark(transform: _T, is_random: bool) -> _T:
-    if not callable(transform) and not hasattr(transform, "__getitem__"):
-        raise TypeError(f"a callable or a dataset is needed, got {transform!r}")
     try:
         setattr(transform, _MARK, is_random)
     except (AttributeError, TypeError):

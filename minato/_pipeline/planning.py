@@ -46,8 +46,8 @@ def choose(look: Look, cache: str, samples: int, limit_bytes: int) -> CachePoint
     for stage in look.stages[: number + 1]:
         if stage.randomness is not Randomness.DETERMINISTIC:
             return NoCache(
-                f"the stage {stage.name!r} is {_word(stage)} ({stage.reason}); choose an earlier stage, or mark it with "
-                f"minato.deterministic if it always gives the same result for the same input"
+                f"the stage {stage.name!r} is {_word(stage)} ({stage.reason}); choose an earlier stage, or mark it "
+                f"with minato.deterministic if it always gives the same result for the same input"
             )
     stage = look.stages[number]
     if stage.kept is None:

@@ -1,5 +1,5 @@
-"""What a function or an object can do, from a look at its code: whether it may draw random numbers, keep state, or reach
-what cannot be seen.
+"""What a function or an object can do, from a look at its code: whether it may draw random numbers, keep state, or
+reach what cannot be seen.
 
 Starts at a callable and follows what its code names: globals, closures, defaults, attributes of objects, methods of
 classes, modules' members. Nothing of the user's is run. Python code is looked into wherever it is, except in libraries
@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import inspect
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -231,7 +232,8 @@ class _Reader:
         for kind in self._classes:
             for name, member in vars(kind).items():
                 called = name in self._found.names or (name.startswith("__") and name not in _NEVER_RUN)
-                if (called and _is_code(member)) or (name in self._found.names and not name.startswith("__") and name not in self._skip):
+                plain = name in self._found.names and not name.startswith("__") and name not in self._skip
+                if plain or (called and _is_code(member)):
                     self._push(member, f"{kind.__name__}.{name}")
         return len(self._waiting) > before
 
@@ -315,8 +317,8 @@ class _Reader:
 
 
 _CHANGERS = frozenset({
-    "append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "discard", "clear", "add", "update",
-    "setdefault", "sort", "reverse", "rotate",
+    "append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "discard", "clear", "add",
+    "update", "setdefault", "sort", "reverse", "rotate",
 })  # fmt: skip
 
 
@@ -343,7 +345,7 @@ def _function_behind(member: Any) -> Any:
 
 def _is_native(value: Any) -> bool:
     """Whether it is called without any Python code of its own."""
-    return callable(value) and not isinstance(getattr(type(value), "__call__", None), FunctionType)
+    return callable(value) and not isinstance(inspect.getattr_static(type(value), "__call__", None), FunctionType)
 
 
 def _contents(cell: Any) -> Any:

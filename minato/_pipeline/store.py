@@ -59,7 +59,7 @@ class CacheStore:
         self._finalizer = weakref.finalize(self, os.close, self._fd)
         self._finalizer.atexit = False
 
-    # ---- making one ---------------------------------------------------------------------------------------------------
+    # ---- making one --------------------------------------------------------------------------------------------------
 
     @classmethod
     def in_memory(cls, entries: int, capacity_bytes: int, floor_bytes: int) -> CacheStore:
@@ -100,7 +100,7 @@ class CacheStore:
         self._fd, self.entries, self._on_disk = state["fd"].detach(), state["entries"], state["on_disk"]
         self._attach()
 
-    # ---- what is in it --------------------------------------------------------------------------------------------------
+    # ---- what is in it -----------------------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -121,7 +121,7 @@ class CacheStore:
         """Whether nothing is added any more."""
         return self._words[_FULL_AT] != 0
 
-    # ---- reading and writing --------------------------------------------------------------------------------------------
+    # ---- reading and writing -----------------------------------------------------------------------------------------
 
     def get(self, index: int, generation: int) -> Any:
         """The entry, or None if there is none, or another generation."""

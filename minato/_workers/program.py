@@ -29,8 +29,8 @@ class Program:
     collate_fn: Callable[[Any], Any]
     worker_init_fn: Callable[[int], Any] | None
     layer: Any = None
-    """What stands between the worker and the dataset: has `wrap(dataset)`, which gives what to fetch from. None: nothing
-    does."""
+    """What stands between the worker and the dataset: has `wrap(dataset)`, which gives what to fetch from. None:
+    nothing does."""
 
     def source(self) -> Any:
         """What to fetch from."""

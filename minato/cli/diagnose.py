@@ -17,7 +17,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "diagnose",
         help="say what bounds a loader, and what to change",
-        description="Say what bounds a loader, how fast it could be, and what to change. The first line is the verdict.",
+        description="Say what bounds a loader, how fast it could be, and what to change. Its first line is a verdict.",
     )
     parser.add_argument("factory", help="module:function that returns a DataLoader when called without arguments")
     parser.add_argument("--max-seconds", type=float, default=15.0, help="about how long to measure (default 15)")

@@ -36,8 +36,8 @@ MAX_SECONDS = 15.0
 def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], Any] | None = None) -> Diagnosis:
     """Say what bounds a loader, and what to change. `minato.diagnose(loader)` is this function.
 
-    Samples of its dataset are run aside, and a loader like it is run for a while; the loader itself, its sampler and its
-    generator are left alone. Works for torch's loader as well.
+    Samples of its dataset are run aside, and a loader like it is run for a while; the loader itself, its sampler and
+    its generator are left alone. Works for torch's loader as well.
 
     Args:
         loader: over a map-style dataset.

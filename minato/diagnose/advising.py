@@ -1,4 +1,5 @@
-"""What to change, with the reason, what it would bring, and how sure that is. The classic mistakes are looked for too."""
+"""What to change, with the reason, what it would bring, and how sure that is. The classic mistakes are looked for
+too."""
 
 from __future__ import annotations
 
@@ -19,7 +20,6 @@ from .._workers.walk import search
 from .bound import CONSUMER, PLACES, Bound
 from .measuring import Seen
 from .predicting import Setting, cache_choice, machine_bound, places_needed, predict
-from .records import LOAD
 
 WORTH_SAYING = 1.05  # times as fast
 COPIED_BYTES = 200 << 20  # in each worker, from which on copies are worth a word
@@ -46,7 +46,7 @@ def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
     return (*_about_rate(loader, seen), *_mistakes(loader, seen))
 
 
-# ---- workers, cache, fetching, prefetch ----------------------------------------------------------------------------------
+# ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
 
 
 def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
@@ -74,7 +74,7 @@ def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
             )
         else:
             point = None
-    yield from _workers(loader, seen, point, rate, sure)
+    yield from _workers(seen, point, rate, sure)
 
 
 def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]:
@@ -87,7 +87,7 @@ def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]
     return (Setting(0, 1, point), inline) if inline >= 0.97 * rate else (setting, rate)
 
 
-def _workers(loader: Any, seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
+def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
     measurement = seen.measurement
     setting, best = _best_setting(seen, point)
     workers, cores = measurement.workers, max(1, math.ceil(measurement.cores))
@@ -179,7 +179,7 @@ def _confidence(seen: Seen) -> str:
     return "high" if change < 0.03 else "medium" if change < 0.15 else "low"
 
 
-# ---- mistakes ------------------------------------------------------------------------------------------------------------
+# ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
 def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
@@ -246,7 +246,3 @@ def limit_in_words(bound: Bound, seen: Seen) -> str:
     if bound.limit == PLACES and measurement.workers == 0:
         return "one process doing everything in turn (num_workers=0)"
     return words.get(bound.limit, bound.limit)
-
-
-def is_reading(name: str) -> bool:
-    return name == LOAD

@@ -126,17 +126,19 @@ def _limiting(result: Any, names: list[tuple[str, str | None]], demands: Sequenc
         if (stage is None or about == SEQUENTIAL) and dual < 0 and left < 1e-6:
             weights[about] = max(weights.get(about, 0.0), -float(dual))
     limit = max(weights, key=lambda about: weights[about]) if weights else CPU
-    needs = {
-        CPU: lambda demand: demand.cpu_s,
-        PLACES: lambda demand: 0.0 if demand.is_sequential else demand.wall_s,
-        MEMORY: lambda demand: 0.0 if demand.is_sequential else demand.wall_s,
-        STORAGE: lambda demand: demand.bytes_read,
-        SEQUENTIAL: lambda demand: demand.wall_s if demand.is_sequential else 0.0,
-    }.get(limit)
-    if needs is None or not demands:
+    if not demands or limit == CONSUMER:
         return limit, None
-    most = max(demands, key=needs)
-    return limit, most.name if needs(most) > 0 else None
+    most = max(demands, key=lambda demand: _need(demand, limit))
+    return limit, most.name if _need(most, limit) > 0 else None
+
+
+def _need(demand: Demand, limit: str) -> float:
+    """How much of what limits a stage takes."""
+    if limit == CPU:
+        return demand.cpu_s
+    if limit == STORAGE:
+        return demand.bytes_read
+    return demand.wall_s if demand.is_sequential == (limit == SEQUENTIAL) else 0.0
 
 
 def _linprog() -> Any:

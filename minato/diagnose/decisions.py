@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -33,7 +34,8 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def key_of(loader: Any, options: Mapping[str, Any]) -> str:
-    """The pipeline (classes, code, lengths, the loader's arguments), the host (cores, memory) and versions, as a hash."""
+    """The pipeline (classes, code, lengths, the loader's arguments), the host (cores, memory) and versions, as a
+    hash."""
     from .. import __version__
 
     pipeline = [_described(loader.dataset), len(loader.dataset), typical_batch(loader), _described(loader.collate_fn)]
@@ -60,7 +62,8 @@ def _described(value: Any, depth: int = 4) -> Any:
         return [name, len(value), [_described(part, depth - 1) for part in value[:32]]]
     if isinstance(value, dict):
         return [name, len(value)]
-    getitem = getattr(getattr(kind, "__getitem__", None) or getattr(kind, "__call__", None), "__code__", None)
+    run = getattr(kind, "__getitem__", None) or inspect.getattr_static(kind, "__call__", None)
+    getitem = getattr(run, "__code__", None)
     own = "" if getitem is None else hashlib.blake2b(getitem.co_code, digest_size=8).hexdigest()
     attributes = getattr(value, "__dict__", {})
     return [name, own, [(key, _described(part, depth - 1)) for key, part in sorted(attributes.items())]]

@@ -20,7 +20,7 @@ from .._pipeline.aside import run_aside
 from .._pipeline.looking import Look, choose_indices, look
 from .._pipeline.room import available_bytes
 from .probing import Probe, probe
-from .rebuilding import measuring_loader, typical_batch
+from .rebuilding import measuring_loader, no_word_of_workers, typical_batch
 from .records import LOAD, TRANSFER, Measurement, StageMeasurement
 from .storage import StorageCurve, probe_storage
 
@@ -53,7 +53,8 @@ class Seen:
 
 
 def measure(loader: Any, max_seconds: float, step: Callable[[Any], Any] | None = None) -> Seen:
-    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it takes."""
+    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it
+    takes."""
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "an IterableDataset has no indices to take samples by; diagnose a map-style dataset, or look at "
@@ -100,13 +101,14 @@ def measure_rate(
 ) -> Rate:
     """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
     count, until workers are up."""
-    ours = measuring_loader(loader, indices, **changes)
-    try:
-        return _drain(iter(ours), max_seconds, step, skip)
-    finally:
-        close = getattr(ours, "close", None)
-        if close is not None:
-            close()
+    with no_word_of_workers():
+        ours = measuring_loader(loader, indices, **changes)
+        try:
+            return _drain(iter(ours), max_seconds, step, skip)
+        finally:
+            close = getattr(ours, "close", None)
+            if close is not None:
+                close()
 
 
 def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, skip: int) -> Rate:

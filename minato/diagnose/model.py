@@ -1,8 +1,8 @@
 """The operational model: from measured totals to what one batch costs each resource, and how busy each stage is.
 
 The unit of everything is the batch that reaches the consumer. A stage's *visit ratio* is how often it runs per batch
-(the batch size, for what is done sample by sample); its *rate* is how many batches per second one core would get through
-it, from CPU time alone; the rest follows from the observed rate by Little's law.
+(the batch size, for what is done sample by sample); its *rate* is how many batches per second one core would get
+through it, from CPU time alone; the rest follows from the observed rate by Little's law.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     def make_loader(train):
         return minato.DataLoader(...)
 
-The model proposes some settings; each is tried for a moment at steady state (a cache is filled first), and the fastest is
-kept if it is faster than what was there. What is decided is stored, and used again by the next start with the same
+The model proposes some settings; each is tried for a moment at steady state (a cache is filled first), and the fastest
+is kept if it is faster than what was there. What is decided is stored, and used again by the next start with the same
 pipeline, host and versions. Arguments that the user set are not touched, unless `allow` names them.
 
 Environment: MINATO_OPTIMIZE=0 leaves loaders as they are; MINATO_FORGET=1 measures anew; MINATO_NO_CACHE=1 proposes no
@@ -120,7 +120,8 @@ def _fastest(
         structure = found if structure is None else structure
         if found != structure:
             raise ValueError(
-                f"pick_best chooses among loaders of the same batches; {variant} gives {found}, the first gave {structure}"
+                f"pick_best chooses among loaders of the same batches; {variant} gives {found}, the first "
+                f"gave {structure}"
             )
         samples_s = rate * typical_batch(loader)
         if best is None or samples_s > best[0]:

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .._pipeline.looking import Look
-from .._pipeline.planning import OVERHEAD_S, CachePoint
+from .._pipeline.planning import OVERHEAD_S, CachePoint, choose
 from .bound import Bound, Resources, solve
 from .model import Demand, StageModel, model
-from .records import COLLATE, TRANSFER, Measurement
+from .records import TRANSFER, Measurement
 
-HAND_OVER_S = 25e-6  # seconds of a worker's CPU time per sample that minato itself takes, about
-MOST_PER_CORE = 16  # workers for each core that waiting may justify
+MOST_PER_CORE = 8  # workers for each core that waiting may justify
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +97,6 @@ def stage_shares(stages: Sequence[StageModel]) -> dict[str, float]:
 
 def cache_choice(measurement: Measurement, look: Look, limit_bytes: int) -> CachePoint | None:
     """Where a cache would be put."""
-    from .._pipeline.planning import choose
-
     samples = measurement.dataset_samples or 0
     point = choose(look, "auto", samples, limit_bytes) if samples else None
     return point if isinstance(point, CachePoint) else None
-
-
-def is_collated_by_function(measurement: Measurement) -> bool:
-    """Whether there is a collation that costs something of its own."""
-    return any(stage.kind == COLLATE for stage in measurement.stages)

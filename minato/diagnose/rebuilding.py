@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,7 +41,16 @@ def arguments_of(loader: Any) -> dict[str, Any]:
 
 def rebuilt(loader: Any, **changes: Any) -> DataLoader[Any]:
     """A loader of minato's with the content of another, and some arguments changed."""
-    return DataLoader(**_consistent({**arguments_of(loader), **changes}))
+    with no_word_of_workers():
+        return DataLoader(**_consistent({**arguments_of(loader), **changes}))
+
+
+@contextlib.contextmanager
+def no_word_of_workers() -> Iterator[None]:
+    """torch warns of more workers than cores; here their number was measured, or is being measured."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create .* worker processes")
+        yield
 
 
 def _consistent(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class Diagnosis:
         if self.bottleneck == CONSUMER:
             return "Nothing about the loader needs to change."
         return (
-            f"The loader's arguments are right for this machine; to go faster, make {self.bottleneck!r} cheaper, or use "
-            f"more {'storage bandwidth' if self.best.limit == 'storage' else 'cores'}."
+            f"The loader's arguments are right for this machine; to go faster, make {self.bottleneck!r} cheaper, or "
+            f"use more {'storage bandwidth' if self.best.limit == 'storage' else 'cores'}."
         )
 
     def table(self) -> str:
@@ -121,7 +121,8 @@ class Diagnosis:
             + ("" if self.rate is None else f"; measured: {self.rate:,.1f}, {share:.0%} of it")
         )
         lines.append(
-            f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by {limit_in_words(self.best, self.seen)}"
+            f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by "
+            f"{limit_in_words(self.best, self.seen)}"
         )
         for number, one in enumerate(self.advice, 1):
             rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."

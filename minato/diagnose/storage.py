@@ -18,7 +18,6 @@ from typing import Any
 
 from .._pipeline.sizes import bytes_of
 from .._workers.stages import find_stages
-from .clocks import UsageMeter
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 MORE = 1.08  # times as many bytes as before make another level worth it
@@ -169,14 +168,3 @@ def _overlap(start: float, stop: float, first: float, last: float) -> float:
     """The share of a span of time that lies in another."""
     length = max(stop - start, 1e-9)
     return max(0.0, min(stop, last) - max(start, first)) / length
-
-
-def bytes_read_by(read: Callable[[], Any]) -> int:
-    """What one call reads from files."""
-    meter = UsageMeter()
-    try:
-        before = meter.now().bytes_read
-        read()
-        return meter.now().bytes_read - before
-    finally:
-        meter.close()

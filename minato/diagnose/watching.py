@@ -5,8 +5,9 @@
             train(batch)
     print(watch.diagnosis())
 
-Every sample is made once, by the code that would have made it, and goes into its batch. Of cheap samples only one in some
-is timed, so that timing takes no more than 1 % of the time. The counters are in shared memory, a row for each process.
+Every sample is made once, by the code that would have made it, and goes into its batch. Of cheap samples only one in
+some is timed, so that timing takes no more than 1 % of the time. The counters are in shared memory, a row for each
+process.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class TimedDataset:
         self._dataset = dataset
         self._counters = counters
         self._begin = find_stages(dataset)
-        self._meter = UsageMeter()
+        self._meters = threading.local()
         self._every = 1
         self._since = 0
 
@@ -143,6 +144,14 @@ class TimedDataset:
         seconds = time.perf_counter() - began
         self._every = max(1, min(1000, int(COST_S / (SHARE * max(seconds, 1e-6)))))
         return sample
+
+    @property
+    def _meter(self) -> UsageMeter:
+        """This thread's."""
+        meter: UsageMeter | None = getattr(self._meters, "meter", None)
+        if meter is None:
+            meter = self._meters.meter = UsageMeter()
+        return meter
 
     def _timed(self, index: Any) -> Any:
         if self._begin is None:
@@ -163,8 +172,8 @@ class TimedDataset:
 
     def _count(self, name: str, before: Any, nbytes: int) -> None:
         after = self._meter.now()
-        wall = after.wall_ns - before.wall_ns
-        read = max(0, after.bytes_read - before.bytes_read - 128)
+        wall = max(after.wall_ns - before.wall_ns, after.cpu_ns - before.cpu_ns)
+        read = max(0, after.bytes_read - before.bytes_read - 160)
         self._counters.add(name, (1, after.cpu_ns - before.cpu_ns, wall, (wall // 1000) ** 2, nbytes, read))
 
 
@@ -267,7 +276,8 @@ class Watch:
 
 
 def watch(loader: Any) -> Watch:
-    """Measure a loader while it is used: iterators begun inside `with minato.diagnose.watch(loader) as watch:` count."""
+    """Measure a loader while it is used: iterators begun inside `with minato.diagnose.watch(loader) as watch:`
+    count."""
     if not hasattr(loader, "_watcher"):
         raise TypeError(f"a minato.DataLoader is needed, got {loader!r}")
     return Watch(loader)
