@@ -40,7 +40,7 @@ from ._engine.start import (
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._pipeline.cache import make_cache
-from ._pipeline.limits import FakeDataset, SourceDataset, first_sample
+from ._pipeline.limits import SourceDataset, make_fake
 from ._records import LoaderStats
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -163,7 +163,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._track: Track | None = None
         self._totals = Totals()
         self._profile = make_profile(*_arguments.slow_rule(self))
-        self._cache = make_cache(self.cache, self.cache_bytes, self.cache_dir)
+        self._cache = make_cache(self)
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
@@ -201,7 +201,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return self._get_iterator(resumed, workers)
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
-        stale = self._cache is not None and self._cache.is_stale(self.dataset, self.cache_token)
+        stale = self._cache is not None and self._cache.is_stale(self)
         if iterator is None or iterator.closed or stale or resumed is not None:
             if iterator is not None and (iterator.closed or stale):
                 iterator.close()  # workers begin anew when cached samples must not be served any more
@@ -257,7 +257,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _layer(self, context: BaseContext | None) -> Any:
         """What stands between workers, or this process, and the dataset, for an iterator that begins now."""
-        cached = None if self._cache is None else self._cache.handle(self.dataset, self.cache_token, context)
+        cached = None if self._cache is None else self._cache.handle(self, context)
         return cached if self._watcher is None else self._watcher(cached)
 
     def _length_watch(self, resumed: Resumed | None = None) -> LengthWatch:
@@ -316,7 +316,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         with it is what it can reach at best."""
         if isinstance(self.dataset, IterableDataset):
             raise ValueError("fake() needs a dataset with indices, and this is an IterableDataset")
-        return self._over(FakeDataset(first_sample(self), len(self.dataset)), cache=None)
+        return self._over(make_fake(self), cache=None)
 
     def source_only(self) -> DataLoader[Any]:
         """A loader that only loads samples, without their transforms, and gives batches of zeros: what it reaches is

@@ -37,7 +37,8 @@ def run_aside(context: BaseContext, max_seconds: float, function: Callable[..., 
         process.start()
         theirs.close()
         try:
-            return _await(mine, process, max_seconds + _GRACE_S)
+            result: _T = _await(mine, process, max_seconds + _GRACE_S)
+            return result
         finally:
             if process.is_alive():
                 process.kill()

@@ -48,14 +48,15 @@ class LoaderCache:
         self._dataset: Any = None
         self._pid = os.getpid()
 
-    def handle(self, dataset: Any, token: Any, context: BaseContext | None) -> CacheHandle | None:
+    def handle(self, loader: Any, context: BaseContext | None) -> CacheHandle | None:
         """For an iterator that begins now; None: nothing is cached. `context`: how workers are started; None: there are
         none. Raises ValueError if what the user asked for cannot be done."""
+        dataset, token = loader.dataset, loader.cache_token
         if self._pid != os.getpid():  # a forked copy of the loader: the cache is the parent's
             return None
         if self._decision is None:
             self._decide(dataset, token, context)
-        elif self.is_stale(dataset, token):
+        elif self.is_stale(loader):
             self._remember(dataset, token)
             if self._store is not None:
                 self._generation = self._store.begin_generation()
@@ -63,8 +64,9 @@ class LoaderCache:
             return None
         return CacheHandle(self._store, self._generation, self._decision)
 
-    def is_stale(self, dataset: Any, token: Any) -> bool:
+    def is_stale(self, loader: Any) -> bool:
         """Whether entries may be of a dataset that is not there any more."""
+        dataset, token = loader.dataset, loader.cache_token
         if self._decision is None:
             return False
         if dataset is not self._dataset or token != self._token:
@@ -157,6 +159,6 @@ class LoaderCache:
             self._store = None
 
 
-def make_cache(cache: str | None, cache_bytes: int | None, cache_dir: str | None) -> LoaderCache | None:
-    """The cache of a loader with these arguments."""
-    return None if cache is None else LoaderCache(cache, cache_bytes, cache_dir)
+def make_cache(loader: Any) -> LoaderCache | None:
+    """The cache of a loader, by its arguments."""
+    return None if loader.cache is None else LoaderCache(loader.cache, loader.cache_bytes, loader.cache_dir)

@@ -11,10 +11,10 @@ import pickle
 import warnings
 from typing import Any
 
-from .._workers.stages import SampleRun, find_stages
+from .._workers.stages import SampleRun
 from .continuing import finish, suspend
 from .judging import judge_code
-from .looking import stage_behind
+from .looking import fetches_batches, stage_behind, stages_of
 from .planning import CachePoint
 from .store import CacheStore
 
@@ -29,7 +29,7 @@ class CachedDataset:
         self._generation = generation
         self._names = tuple(name.partition("#")[0] for name in point.stages)
         """Of the stages that are kept, as they name themselves."""
-        self._begin = find_stages(dataset)
+        self._begin = stages_of(dataset)
         self._judged: dict[int, tuple[Any, bool]] = {}
         """By id, with the object: it keeps its id that way."""
         self._keeps = True
@@ -92,6 +92,13 @@ class CachedDataset:
             )
 
 
+class CachedSubset(CachedDataset):
+    """The same for a `Subset`, which is asked for several samples at once and makes them one by one."""
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
 class CachedBatchDataset(CachedDataset):
     """The same for a dataset that fetches several samples at once: whole samples are kept."""
 
@@ -123,5 +130,7 @@ class CacheHandle:
 
     def wrap(self, dataset: Any) -> CachedDataset:
         """The dataset to fetch from."""
-        kind = CachedBatchDataset if getattr(dataset, "__getitems__", None) else CachedDataset
+        kind = CachedBatchDataset if fetches_batches(dataset) else CachedDataset
+        if kind is CachedDataset and getattr(dataset, "__getitems__", None):
+            kind = CachedSubset
         return kind(dataset, self._store, self._generation, self._point)

@@ -16,7 +16,7 @@ import ast
 import bisect
 import copy
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -89,7 +89,7 @@ _STAGED: Position = (-1, None, None, None)
 _ONE_BY_ONE: Position = (-2, None, None, None)
 
 
-def _own_standing(frame: Generator[Any, Any, Any]) -> Standing | None:
+def _own_standing(frame: Any) -> Standing | None:
     variables = frame.gi_frame.f_locals
     name = frame.gi_code.co_name
     if name == "_staged_steps":

@@ -196,7 +196,7 @@ def is_same(one: Any, other: Any) -> bool | None:
     if isinstance(one, np.ndarray):
         if one.dtype.hasobject:
             return is_same(one.tolist(), other.tolist())
-        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     if isinstance(one, dict):
         if list(one) != list(other):
             return False

@@ -46,7 +46,8 @@ _SHADY_STANDARD = frozenset({
 })
 _TRUSTED = frozenset({
     "numpy", "torch", "PIL", "cv2", "scipy", "pandas", "pyarrow", "skimage", "imageio", "h5py", "zarr", "lmdb",
-    "nibabel", "tifffile", "simplejpeg", "soundfile", "msgpack", "orjson", "lz4", "zstandard", "blosc2", "numcodecs", "builtins",
+    "nibabel", "tifffile", "simplejpeg", "soundfile", "msgpack", "orjson", "lz4", "zstandard", "blosc2", "numcodecs",
+    "builtins",
 })
 """Libraries whose functions give the same result for the same input, but for those named above; not looked into."""
 # fmt: on

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from .._workers.stages import find_stages
 from .judging import streams_kept
+from .looking import stages_of
 
 
 class FakeDataset(Dataset[Any]):
@@ -36,7 +36,7 @@ class SourceDataset(Dataset[int]):
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> int:
-        begin = self._begin = self._begin or find_stages(self._dataset)
+        begin = self._begin = self._begin or stages_of(self._dataset)
         if begin is None:
             self._dataset[index]
         else:
@@ -52,13 +52,13 @@ class SourceDataset(Dataset[int]):
         self._dataset, self._begin = state, None
 
 
-def first_sample(loader: Any) -> Any:
-    """The sample that a loader would begin with, or one like it. Draws nothing from the process's random streams, nor
-    from the loader's generator."""
+def make_fake(loader: Any) -> FakeDataset:
+    """A dataset of the sample that a loader would begin with, or one like it. Draws nothing from the process's random
+    streams, nor from the loader's generator."""
     with streams_kept():
         batched = loader.batch_sampler is not None
         first = next(iter(copy.deepcopy(loader.batch_sampler if batched else loader.sampler)), None)
         index = next(iter(first), None) if batched and first is not None else first
         if index is None:
             raise ValueError("a sample is needed, and the sampler gives none")
-        return loader.dataset[index]
+        return FakeDataset(loader.dataset[index], len(loader.dataset))

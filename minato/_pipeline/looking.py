@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, Subset
 
 from .._queues import codec
 from .._staged import StagedDataset
@@ -30,6 +30,18 @@ from .sizes import SizeEstimate, better, bytes_of, estimate, estimate_by_ratio, 
 JUDGED_SAMPLES = 2  # of which each stage is run again
 LOAD = "load"
 _SKIPPED = frozenset((*ATTRIBUTES, "target_transform"))
+
+
+def fetches_batches(dataset: Any) -> bool:
+    """Whether a dataset fetches several samples at once by a way of its own; a `Subset` only passes that on."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def stages_of(dataset: Any) -> Begin | None:
+    """How to begin a sample in stages; None: it is one stage. Samples that come in batches cannot be told apart."""
+    return None if fetches_batches(dataset) else find_stages(dataset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,7 @@ class _Seen:
 
 def look(dataset: Any, indices: Sequence[int], max_seconds: float) -> Look:
     """Look at the samples with these indices, or at as many as the time is enough for, and at least at one."""
-    begin = find_stages(dataset)
+    begin = stages_of(dataset)
     deadline = time.monotonic() + max_seconds
     with streams_kept():
         seen: list[_Seen] = []
@@ -121,9 +133,9 @@ def _see(dataset: Any, begin: Begin | None, index: int) -> _Seen:
     while not run.done:
         name, call = run.stage, run.call
         began = time.perf_counter()
-        run.advance()
+        done = run.advance()
         seconds = time.perf_counter() - began
-        if run.done:
+        if done:
             _note(seen, name, call, seconds, run.result, (0, run.result))
         else:
             assert run.call is not None

@@ -70,6 +70,8 @@ class _Reader:
         self._seen: dict[int, Any] = {}
         """By id; the objects are kept, so that ids stay theirs."""
         self._classes: list[type] = []
+        self._constructed: set[type] = set()
+        """Classes that code may make objects of; of the others there are objects already."""
         self._root: Any = None
 
     def read(self, value: Any) -> Reading:
@@ -152,10 +154,15 @@ class _Reader:
             self._judge_name(kind.__name__, package, where)
         elif known.is_shady(package):
             self._unknown(f"{where} uses {kind.__module__}.{kind.__name__}")
-        elif kind not in self._classes:
-            self._classes.append(kind)
+        else:
+            self._constructed.add(kind)
+            self._add_class(kind)
             for base in kind.__mro__[1:]:
                 self._push(base, where)
+
+    def _add_class(self, kind: type) -> None:
+        if kind not in self._classes:
+            self._classes.append(kind)
 
     def _visit_container(self, value: Any, where: str) -> None:
         if isinstance(value, _MUTABLE):
@@ -186,7 +193,11 @@ class _Reader:
             # `known` has judged it: it holds generators whether it draws from them or not.
             self._push(getattr(value, "transforms", None), where)
         else:
-            self._visit_class(kind, where)
+            for base in kind.__mro__:
+                if not known.is_trusted(package_of(base)) and package_of(base) not in _CONVENTION:
+                    self._add_class(base)
+            if known.is_shady(package):
+                self._unknown(f"{where} holds a {type_name(value)}")
             skip = self._skip if value is self._root or isinstance(value, Dataset) else frozenset()
             for (_, name), item in parts(value):
                 if name not in skip:
@@ -231,7 +242,10 @@ class _Reader:
         before = len(self._waiting)
         for kind in self._classes:
             for name, member in vars(kind).items():
-                called = name in self._found.names or (name.startswith("__") and name not in _NEVER_RUN)
+                implicit = name.startswith("__") and name not in _NEVER_RUN
+                if name in _CONSTRUCTION and kind not in self._constructed:
+                    continue
+                called = name in self._found.names or implicit
                 plain = name in self._found.names and not name.startswith("__") and name not in self._skip
                 if plain or (called and _is_code(member)):
                     self._push(member, f"{kind.__name__}.{name}")
@@ -330,6 +344,7 @@ def _may_change(code: CodeType) -> bool:
 
 
 _NEVER_RUN = frozenset({"__repr__", "__str__", "__doc__", "__dict__", "__weakref__", "__reduce__", "__reduce_ex__"})
+_CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__getstate__"})
 _DESCRIBED = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 

@@ -132,12 +132,12 @@ class CacheStore:
         nbytes, check = words[at + _BYTES], words[at + _CHECK]
         data = np.empty(nbytes, np.uint8)
         try:
-            read = os.preadv(self._fd, [data], offset)
+            read = os.preadv(self._fd, [data.data], offset)
         except OSError:
             return None
         if read != nbytes or words[_GENERATION_AT] != generation:
             return None
-        if self._on_disk and zlib.crc32(data) != check:
+        if self._on_disk and zlib.crc32(data.data) != check:
             return None
         return codec.read(data, 0, _keep_all)
 
@@ -152,7 +152,7 @@ class CacheStore:
         if offset is None:
             return False
         try:
-            done = os.pwritev(self._fd, [data], offset)
+            done = os.pwritev(self._fd, [data.data], offset)
         except OSError:
             done = 0
         if done != len(data):  # the disk is full, or memory
@@ -179,7 +179,7 @@ class CacheStore:
             if words[_GENERATION_AT] != generation or words[at + _OFFSET]:
                 return False
             words[at + _BYTES] = len(data)
-            words[at + _CHECK] = zlib.crc32(data) if self._on_disk else 0
+            words[at + _CHECK] = zlib.crc32(data.data) if self._on_disk else 0
             words[at + _OFFSET] = offset  # from here on it exists
             words[_COUNT_AT] += 1
         return True

@@ -7,6 +7,9 @@ import time
 import weakref
 from dataclasses import dataclass
 
+_TRIALS = 16
+_SLACK_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Used:
@@ -27,6 +30,22 @@ class UsageMeter:
         for fd in (self._bytes, self._delays):
             if fd >= 0:
                 weakref.finalize(self, os.close, fd).atexit = False
+
+        pairs = [(self.now(), self.now()) for _ in range(_TRIALS)]
+        self._own = Used(
+            min(after.cpu_ns - before.cpu_ns for before, after in pairs),
+            min(after.wall_ns - before.wall_ns for before, after in pairs),
+            min(after.bytes_read - before.bytes_read for before, after in pairs),
+        )
+        """What is used between two looks in a row: by looking."""
+
+    def since(self, before: Used) -> Used:
+        """What was used since a look, without what looking itself takes. No less wall than CPU time."""
+        now, own = self.now(), self._own
+        cpu_ns = max(0, now.cpu_ns - before.cpu_ns - own.cpu_ns)
+        wall_ns = max(cpu_ns, now.wall_ns - before.wall_ns - own.wall_ns)
+        # The account of bytes grows by looking as well, by a few more or less.
+        return Used(cpu_ns, wall_ns, max(0, now.bytes_read - before.bytes_read - own.bytes_read - _SLACK_BYTES))
 
     def now(self) -> Used:
         """The counters."""

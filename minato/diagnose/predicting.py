@@ -13,6 +13,7 @@ from .bound import Bound, Resources, solve
 from .model import Demand, StageModel, model
 from .records import TRANSFER, Measurement
 
+WAITING = 0.1  # of a sample's time, from which on more workers than cores may be of use
 MOST_PER_CORE = 8  # workers for each core that waiting may justify
 
 
@@ -80,11 +81,17 @@ def machine_bound(measurement: Measurement, cache: CachePoint | None = None) -> 
 
 def places_needed(measurement: Measurement, cache: CachePoint | None, target: float) -> int:
     """The least places in workers that give nearly `target` batches per second."""
-    most = max(1, math.ceil(measurement.cores)) * MOST_PER_CORE
+    most = max(1, math.ceil(measurement.cores)) * (MOST_PER_CORE if _waits(measurement) else 1)
     places = 1
     while places < most and predict(measurement, Setting(places, 1, cache)).rate < 0.97 * target:
         places += 1
     return places
+
+
+def _waits(measurement: Measurement) -> bool:
+    """Whether samples wait for something that is not a core for a good part of their time."""
+    wall = sum(stage.wall_s for stage in measurement.stages)
+    return wall - sum(stage.cpu_s for stage in measurement.stages) > WAITING * wall
 
 
 def stage_shares(stages: Sequence[StageModel]) -> dict[str, float]:

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from .._pipeline.looking import LOAD
+from .._pipeline.looking import LOAD, stages_of
 from .._pipeline.sizes import bytes_of
 from .._workers.generators import all_generators, mix
-from .._workers.stages import Begin, find_stages
+from .._workers.stages import Begin
 from .clocks import UsageMeter, Used
 from .records import COLLATE, TRANSFORM, StageMeasurement
 from .records import LOAD as LOAD_KIND
@@ -77,7 +77,7 @@ def probe(
     max_seconds: float,
 ) -> Probe:
     """Measure the stages on samples with these indices, in their order, or on as many as there is time for."""
-    begin = find_stages(dataset)
+    begin = stages_of(dataset)
     meter = UsageMeter()
     files = _watch_files()
     collected = _Collected()
@@ -161,7 +161,8 @@ class _Runner:
     def _opaque(self, index: int, collected: _Collected) -> Any:
         before = self._meter.now()
         sample = self._dataset[index]
-        collected.add(LOAD, LOAD_KIND, _cost(before, self._meter.now(), 0, bytes_of(sample)))
+        used = self._meter.since(before)
+        collected.add(LOAD, LOAD_KIND, _cost(used, 0, bytes_of(sample)))
         return sample
 
     def _staged(self, index: int, collected: _Collected) -> Any:
@@ -176,10 +177,10 @@ class _Runner:
             if names[name] > 1:
                 name = f"{name}#{names[name]}"
             before = self._meter.now()
-            run.advance()
-            after = self._meter.now()
-            made = bytes_of(run.result if run.done else run.call[1:] if run.call is not None else None)
-            collected.add(name, kind, _cost(before, after, nbytes, made))
+            done = run.advance()
+            used = self._meter.since(before)
+            made = bytes_of(run.result if done else run.call[1:] if run.call is not None else None)
+            collected.add(name, kind, _cost(used, nbytes, made))
             nbytes = made
         return run.result
 
@@ -191,21 +192,12 @@ class _Runner:
         nbytes = bytes_of(batch)
         before = self._meter.now()
         made = self._collate(batch)
-        collected.add(COLLATE, COLLATE, _cost(before, self._meter.now(), nbytes, bytes_of(made) or nbytes))
+        used = self._meter.since(before)
+        collected.add(COLLATE, COLLATE, _cost(used, nbytes, bytes_of(made) or nbytes))
 
 
-def _cost(before: Used, after: Used, bytes_in: int, bytes_out: int) -> _Cost:
-    return _Cost(
-        after.cpu_ns - before.cpu_ns,
-        max(after.wall_ns - before.wall_ns, after.cpu_ns - before.cpu_ns),
-        bytes_in,
-        bytes_out,
-        # What reading the counters reads counts as well: some 100 to 160 bytes.
-        max(0, after.bytes_read - before.bytes_read - _OWN_BYTES),
-    )
-
-
-_OWN_BYTES = 160
+def _cost(used: Used, bytes_in: int, bytes_out: int) -> _Cost:
+    return _Cost(used.cpu_ns, used.wall_ns, bytes_in, bytes_out, used.bytes_read)
 
 
 def copy_rows(samples: list[Any]) -> None:

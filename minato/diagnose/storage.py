@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._pipeline.looking import stages_of
 from .._pipeline.sizes import bytes_of
-from .._workers.stages import find_stages
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 MORE = 1.08  # times as many bytes as before make another level worth it
@@ -79,7 +79,7 @@ Read = Callable[[int], int]
 
 
 def _loading(dataset: Any, indices: Sequence[int], bytes_per_sample: float) -> Read:
-    begin = find_stages(dataset)
+    begin = stages_of(dataset)
 
     def read(number: int) -> int:
         index = indices[number % len(indices)]

@@ -26,14 +26,13 @@ import numpy as np
 from .._engine.cores import allowed_cores
 from .._engine.start import start_method
 from .._pipeline.aside import run_aside
-from .._pipeline.looking import choose_indices, look
+from .._pipeline.looking import choose_indices, fetches_batches, look, stages_of
 from .._pipeline.room import available_bytes
 from .._pipeline.sizes import bytes_of
 from .._queues.control import PoolLock
 from .._queues.mapping import map_file
-from .._workers.stages import find_stages
 from .advising import advise
-from .clocks import UsageMeter
+from .clocks import UsageMeter, Used
 from .measuring import Seen
 from .rebuilding import typical_batch
 from .records import LOAD, TRANSFORM, Measurement, StageMeasurement
@@ -126,7 +125,7 @@ class TimedDataset:
     def __init__(self, dataset: Any, counters: Counters) -> None:
         self._dataset = dataset
         self._counters = counters
-        self._begin = find_stages(dataset)
+        self._begin = stages_of(dataset)
         self._meters = threading.local()
         self._every = 1
         self._since = 0
@@ -157,7 +156,7 @@ class TimedDataset:
         if self._begin is None:
             before = self._meter.now()
             sample = self._dataset[index]
-            self._count("load", before, bytes_of(sample))
+            self._count("load", self._meter.since(before), bytes_of(sample))
             return sample
         run = self._begin(index)
         names: dict[str, int] = {}
@@ -166,15 +165,21 @@ class TimedDataset:
             names[name] = names.get(name, 0) + 1
             name = name if names[name] == 1 else f"{name}#{names[name]}"
             before = self._meter.now()
-            run.advance()
-            self._count(name, before, bytes_of(run.result if run.done else run.call[1:] if run.call else None))
+            done = run.advance()
+            used = self._meter.since(before)
+            self._count(name, used, bytes_of(run.result if done else run.call[1:] if run.call else None))
         return run.result
 
-    def _count(self, name: str, before: Any, nbytes: int) -> None:
-        after = self._meter.now()
-        wall = max(after.wall_ns - before.wall_ns, after.cpu_ns - before.cpu_ns)
-        read = max(0, after.bytes_read - before.bytes_read - 160)
-        self._counters.add(name, (1, after.cpu_ns - before.cpu_ns, wall, (wall // 1000) ** 2, nbytes, read))
+    def _count(self, name: str, used: Used, nbytes: int) -> None:
+        wall_us = used.wall_ns // 1000
+        self._counters.add(name, (1, used.cpu_ns, used.wall_ns, wall_us**2, nbytes, used.bytes_read))
+
+
+class TimedSubset(TimedDataset):
+    """The same for a `Subset`, which is asked for several samples at once and makes them one by one."""
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        return [self[index] for index in indices]
 
 
 class _Layer:
@@ -186,9 +191,10 @@ class _Layer:
 
     def wrap(self, dataset: Any) -> Any:
         source = dataset if self._below is None else self._below.wrap(dataset)
-        if getattr(source, "__getitems__", None):  # whole batches: nothing to tell apart
+        if fetches_batches(dataset):  # nothing to tell apart
             return source
-        return TimedDataset(source, self._counters)
+        kind = TimedSubset if getattr(source, "__getitems__", None) else TimedDataset
+        return kind(source, self._counters)
 
 
 class Watch:

@@ -16,6 +16,7 @@ import minato
 from minato.cli import main
 
 SECONDS = 2.0
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
 
 
 class Step:
