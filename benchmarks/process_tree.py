@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from benchmarks.harness import Arm, Case, Results, close, rotations
 from benchmarks.workloads import Reader, WrongBatchError, check_exactly_once
+from minato.bench.memory import private_bytes, shared_memory_bytes
 
 SAMPLE_SECONDS = 0.020
 SETTLE_SECONDS = 1.0
@@ -60,29 +61,6 @@ def session_members(session: int) -> Iterator[int]:
             continue
         if int(fields[3]) == session:
             yield int(name)
-
-
-def private_bytes(pid: int) -> int:
-    """Proportional set size without shared memory: each page divided by the number of processes that map it."""
-    found = {"Pss": 0, "Pss_Shmem": 0}
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            for line in file:
-                name, _, rest = line.partition(":")
-                if name in found:
-                    found[name] = int(rest.split()[0]) * 1024
-    except OSError:
-        return 0
-    return found["Pss"] - found["Pss_Shmem"]
-
-
-def shared_memory_bytes() -> int:
-    """All shared memory of the machine, whether or not somebody maps it.
-
-    Batches that torch's loader has in its queue are in shared memory that no process maps, so a sum of PSS misses them.
-    """
-    with open("/proc/meminfo") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Shmem:"))
 
 
 def cpu_seconds(session: int) -> float:

@@ -299,7 +299,8 @@ def naive() -> Iterator[Row]:
 def content() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MINATO_CACHE_DIR"] = folder
-        expected = [batch.clone() for _ in range(2) for batch in images(100, in_order=True)]
+        plain = images(100, in_order=True)
+        expected = [batch.clone() for _ in range(2) for batch in plain]
         with minato.optimize(images(100, in_order=True), max_seconds=8.0) as better:
             made = [batch.clone() for _ in range(2) for batch in better]
             settings = f"num_workers={better.num_workers}, cache={better.cache!r}"

@@ -12,6 +12,12 @@ Where things are, in the order a sample meets them:
     _device/         page-locked memory, copies to an accelerator
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
+    _instrument.py   events of a trace, and who records them (_recording.py)
+    trace/           reads traces: tables, timelines, verdict
+    _patching.py     minato.patch(): minato in code that imports torch's loader
+    bench/           what `minato bench` runs
+    integrations/    statistics as scalars for TensorBoard and Lightning
+    storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
 docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs on import.
@@ -23,23 +29,45 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._instrument import mark as mark
+from ._instrument import traced as traced
+from ._patching import patch as patch
 from ._records import LoaderStats as LoaderStats
 from ._scheduler.policy import PaperPolicy as PaperPolicy
 from ._staged import StagedDataset as StagedDataset
 
 __version__ = "0.1.0"
-__all__ = ["DataLoader", "LoaderStats", "PaperPolicy", "StagedDataset", "__version__", "errors", "get_worker_info"]
+__all__ = [
+    "DataLoader",
+    "LoaderStats",
+    "PaperPolicy",
+    "S3Dataset",
+    "S3File",
+    "StagedDataset",
+    "__version__",
+    "cached_bytes",
+    "errors",
+    "get_worker_info",
+    "mark",
+    "patch",
+    "traced",
+]
 
-for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset):
+for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
     _public.__module__ = "minato"
 del _public
 
 # Public names of packages that `import minato` does not load; a name is looked up there when it is first used.
 _LATER: dict[str, str] = {
+    "S3Dataset": ".storage",
+    "S3File": ".storage",
+    "cached_bytes": ".storage",
     "deterministic": "._pipeline.marks",
     "diagnose": ".diagnose",
     "optimize": ".diagnose.optimising",
+    "loader_html": ".trace.screen",
     "stochastic": "._pipeline.marks",
+    "watch": ".trace.screen",
 }
 
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import (
     IterableDataset,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
     default_collate,
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from ._instrument import TraceOptions
 from ._plan import Collate, LoaderPlan, Order, Source, WorkerPlan
 
 OPTIONS = (
@@ -30,6 +32,8 @@ OPTIONS = (
     "slow_fallback",
     "warmup_samples",
     "max_deferral",
+    "profile",
+    "slow_hint",
     "adaptive",
     "queue_size",
     "min_workers",
@@ -71,7 +75,6 @@ TORCH_ARGUMENTS = (
     "persistent_workers",
     "pin_memory_device",
 )
-_LATER = {"trace": "tracing", "offload": "offloading"}
 
 
 def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: Callable[[], int]) -> int:
@@ -88,14 +91,13 @@ def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, core
 
 def check_options(options: dict[str, Any], num_workers: int) -> None:
     """Refuse values of minato's own arguments that make no sense, and those whose work is not there yet."""
-    for name, feature in _LATER.items():
-        if options[name] is not None:
-            raise ValueError(f"{name}={options[name]!r}: {feature} is not available in this version; leave {name}=None")
     _check_in_order(options["in_order"])
     _check_threshold("slow_timeout", options["slow_timeout"], optional=True)
     _check_threshold("slow_fallback", options["slow_fallback"], optional=True)
     _check_count("warmup_samples", options["warmup_samples"], least=1, optional=True)
     _check_count("max_deferral", options["max_deferral"], least=1, optional=True)
+    _check_profile(options["profile"])
+    _check_slow_hint(options["slow_hint"])
     _check_count("queue_size", options["queue_size"], least=1)
     _check_count("memory_budget", options["memory_budget"], least=1, optional=True)
     _check_count("device_prefetch", options["device_prefetch"], least=1)
@@ -107,6 +109,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_cache(options)
     _check_on_error(options["on_error"])
     accelerators(options["device"])
+    _check_trace(options["trace"])
 
 
 def _check_in_order(value: Any) -> None:
@@ -125,6 +128,32 @@ def _check_threshold(name: str, value: Any, optional: bool) -> None:
         raise TypeError(f"{name} must be a percentile such as 'p75', seconds, or None, got {value!r}")
     elif not value > 0:
         raise ValueError(f"{name} in seconds must be positive, got {value!r}")
+
+
+def _check_profile(path: Any) -> None:
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"profile must be the path of a file, or None, got {path!r}")
+
+
+def _check_slow_hint(hint: Any) -> None:
+    sequence = hasattr(hint, "__len__") and hasattr(hint, "__getitem__") and not isinstance(hint, (str, bytes, Mapping))
+    if hint is not None and not callable(hint) and not sequence:
+        raise TypeError(
+            f"slow_hint must be a function of an index that says whether its sample is slow, a sequence with one bool "
+            f"or cost for each sample, or None, got {hint!r}"
+        )
+
+
+def known_costs(loader: Any) -> tuple[str | None, Any, int | None]:
+    """What may be known of single samples before they are made: the path of a profile, the user's hint, and the length
+    of the dataset that they go with. Refuses a hint of another length."""
+    hint, path = loader.slow_hint, None if loader.profile is None else os.fspath(loader.profile)
+    is_table = hint is not None and not callable(hint)
+    sized = (is_table or path is not None) and hasattr(loader.dataset, "__len__")
+    length = len(loader.dataset) if sized else None
+    if is_table and length != len(hint):
+        raise ValueError(f"slow_hint must have one value for each of the {length} samples, got {len(hint)} values")
+    return path, hint, length
 
 
 def _check_count(name: str, value: Any, least: int, optional: bool = False) -> None:
@@ -168,6 +197,22 @@ def check_adaptable(adaptive: Any, dataset: Any, num_workers: int) -> None:
         )
 
 
+def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
+    """Refuse to offload what cannot be offloaded."""
+    if offload is None:
+        return
+    if not callable(getattr(offload, "open", None)) or not hasattr(offload, "most_remote"):
+        raise TypeError(f"offload must be None or an object such as minato.offload.Ray(), got {offload!r}")
+    if num_workers == 0:
+        raise ValueError("offload needs workers on this machine too; set num_workers > 0, or offload=None")
+    if isinstance(dataset, IterableDataset):
+        raise ValueError(
+            "offload cannot divide the work of an IterableDataset: each worker has a stream of its own; leave "
+            "offload=None"
+        )
+    offload.check(dataset)
+
+
 def _check_fetching(options: dict[str, Any]) -> None:
     fetcher = options["fetcher"]
     if fetcher not in ("sequential", "threaded", "asyncio"):
@@ -206,6 +251,24 @@ def _check_on_error(value: Any) -> None:
             f"on_error must be 'raise', 'skip', or a function that takes a minato.errors.SampleError and returns "
             f"'raise', 'skip' or 'retry'; got {value!r}"
         )
+
+
+def trace_options(trace: Any) -> TraceOptions | None:
+    """What `trace` asks to record; None: nothing."""
+    return trace if trace is None or isinstance(trace, TraceOptions) else TraceOptions(trace)
+
+
+def _check_trace(trace: Any) -> None:
+    options = trace_options(trace)
+    if options is None:
+        return
+    at = os.path.abspath(os.fspath(options.directory))
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        raise ValueError(f"trace={trace!r}: a directory was needed, and {at} is none; give trace another one")
+    if not os.access(at, os.W_OK | os.X_OK):
+        raise ValueError(f"trace={trace!r}: {at} cannot be written to; give trace another directory")
 
 
 def accelerators(device: Any) -> tuple[torch.device, ...]:
@@ -275,8 +338,16 @@ def decide_order(in_order: bool | None, dataset: Any, sampler: Any, own_batching
     if in_order or (in_order is None and (iterable or relied_upon)):
         return Order.IN_ORDER
     # Streams and `__getitems__` make whole batches, and a batch sampler's batches belong together.
-    whole = iterable or not own_batching or bool(getattr(dataset, "__getitems__", None))
+    whole = iterable or not own_batching or reads_together(dataset)
     return Order.BATCHES_OVERTAKE if whole else Order.SAMPLES_OVERTAKE
+
+
+def reads_together(dataset: Any) -> bool:
+    """Whether the dataset gains something by being asked for several samples at once: it has `__getitems__`. torch's
+    own Subset has it for the sake of the dataset below."""
+    while type(dataset) is Subset and "__getitems__" not in vars(dataset):
+        dataset = dataset.dataset
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 def _is_random(sampler: Any) -> bool:
@@ -312,6 +383,13 @@ def most_adaptive_workers(loader: Any, cores: Callable[[], int]) -> int:
     return max(int(loader.num_workers), cores())
 
 
+def _order(loader: Any) -> Order:
+    order = decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None)
+    if order is Order.SAMPLES_OVERTAKE and loader.offload is not None and loader.offload.keeps_batches:
+        return Order.BATCHES_OVERTAKE
+    return order
+
+
 def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None) -> LoaderPlan:
     """The plan of a checked loader, from its attributes. `cores`: those this process may use, where that matters.
     `workers`: for one epoch that needs another number of them."""
@@ -321,11 +399,14 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     window = per_worker * max(1, workers)
     adaptive = loader.adaptive if not iterable and workers > 0 else None
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
-    most_window = per_worker * max(1, most_workers)
+    most_remote = 0 if loader.offload is None else loader.offload.most_remote
+    most_window = per_worker * (max(1, most_workers) + most_remote)
+    max_deferral = loader.max_deferral or max(most_window, 4 * per_worker * max(1, most_workers))
+    collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
     worker = WorkerPlan(
         source=Source.ITERABLE if iterable else Source.MAP,
-        order=decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None),
-        collate=decide_collate(loader.collate_fn, loader.batch_sampler is not None),
+        order=_order(loader),
+        collate=collate,
         collate_fn=loader.collate_fn,
         num_workers=workers,
         worker_init_fn=loader.worker_init_fn,
@@ -335,13 +416,17 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         mends=loader.on_error != "raise" or loader.sample_retries > 0,
         skips=loader.on_error != "raise",
         tells_stack=loader.timeout > 0,
+        together=not iterable and collate is not Collate.NONE and reads_together(loader.dataset),
+        parks=not iterable and loader.slow_timeout is not None,
+        max_deferral=max_deferral,
+        queue_size=loader.queue_size,
     )
     return LoaderPlan(
         worker=worker,
         window=window,
         most_window=most_window,
         first_window=_first_window(worker),
-        max_deferral=loader.max_deferral or 4 * most_window,
+        max_deferral=max_deferral,
         memory_budget=loader.memory_budget,
         timeout=loader.timeout,
         persistent=loader.persistent_workers and workers == loader.num_workers,
@@ -352,4 +437,5 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         least_workers=min(loader.min_workers, workers),
         per_worker=per_worker,
         adaptive=adaptive or None,
+        trace=trace_options(loader.trace),
     )

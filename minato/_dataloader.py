@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
@@ -41,6 +43,7 @@ from ._engine.totals import Totals
 from ._errors import LoaderClosed
 from ._pipeline.cache import make_cache
 from ._pipeline.limits import SourceDataset, make_fake
+from ._protocols import RemoteSide
 from ._records import LoaderStats
 
 _T_co = TypeVar("_T_co", covariant=True)
@@ -59,8 +62,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         slow_fallback: used instead when too many samples are flagged.
         warmup_samples: samples to profile before the first threshold; None: max(64, 2 * batch_size).
         max_deferral: batches a slow sample may fall behind its own place; None: four times the batches in flight.
+        profile: path of a JSON file with what samples cost. It is read if it is there, so that slow samples are known
+            from the first one on, and written at the end of each epoch and by `close()`. None: nothing is read or
+            written.
+        slow_hint: which samples are slow, if you know: a function of an index that returns a bool, or a sequence with
+            one bool, or one cost in any unit, for each sample. They are begun before their turn, as are samples that
+            were slow in an earlier epoch of this loader.
         adaptive: whether the number of workers changes while running.
-        queue_size: most samples finished or parked and not yet in a batch.
+        queue_size: most slow samples that may be put aside between two stages. Finished samples need no bound of
+            their own: each goes into a row of a batch at once.
         min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
         num_fetch_workers: concurrent fetches per worker. batch_pool: samples a worker may hold beyond its batch.
@@ -82,14 +92,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         cache_dir: keep it in a file there, which later runs use again; None: in shared memory.
         cache_token: compared at each `iter()`; when it has changed, the cache begins anew. For changes of the data that
             do not show in the dataset's attributes. With `cache_dir`, another token is another file.
-        trace, offload: instruments and extensions.
+        trace: a directory that events are recorded in, to be read with `minato trace` or `minato.trace`; or
+            `minato.trace.TraceOptions`. None records nothing.
+        offload: other machines' CPUs for part of the work, e.g. `minato.offload.Ray()`; None: none. Needs workers, and
+            a map-style dataset.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused. Limits of that work (`queue_size`, `num_fetch_workers`,
-    `batch_pool`) are checked and kept, and have no effect until it is.
+    Values that ask for work that is not there yet are refused. Limits of that work (`num_fetch_workers`, `batch_pool`)
+    are checked and kept, and have no effect until it is.
     """
 
+    offload: Any
     _pending: dict[str, Any] | None = None
     """The state that the next `iter()` goes on from."""
     _watcher: Callable[[Any], Any] | None = None
@@ -119,6 +133,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         slow_fallback: str | float | None = "p90",
         warmup_samples: int | None = None,
         max_deferral: int | None = None,
+        profile: str | os.PathLike[str] | None = None,
+        slow_hint: Any = None,
         adaptive: Any = None,
         queue_size: int = 100,
         min_workers: int = 1,
@@ -148,6 +164,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
         _arguments.check_cacheable(cache, dataset)
+        _arguments.check_offload(offload, dataset, num_workers)
         for name, value in options.items():
             setattr(self, name, value)
         self._shuffle = shuffle
@@ -162,10 +179,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._hazards_told = False
         self._track: Track | None = None
         self._totals = Totals()
-        self._profile = make_profile(*_arguments.slow_rule(self))
+        self._profile = make_profile(_arguments.slow_rule(self), *_arguments.known_costs(self))
         self._cache = make_cache(self)
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._remote: RemoteSide | None = None if self.offload is None else self.offload.open()
         self._prefetchers: weakref.WeakSet[DevicePrefetcher] = weakref.WeakSet()
 
     @property
@@ -246,6 +264,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._profile,
             self._memory,
             resumed,
+            self._remote,
             layer,
         )
         self._engines.add(engine)
@@ -273,15 +292,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def stats(self) -> LoaderStats:
         """Counters since the loader was made, and the state of its running iterators right now."""
-        now = [asdict(engine.stats()) for engine in self._engines]
-        state = {name: sum(one[name] for one in now) for name in LoaderStats.STATE}
-        costs = self._profile.made.summary()
+        now = [engine.stats() for engine in self._engines]
+        state = {name: sum(getattr(one, name) for one in now) for name in LoaderStats.STATE}
+        costs = self._profile.profile.made.summary()
         return LoaderStats(
-            **asdict(self._totals),
+            **{field.name: getattr(self._totals, field.name) for field in fields(self._totals)},
             **state,
             cached_samples=0 if self._cache is None else self._cache.entries,
             cached_bytes=0 if self._cache is None else self._cache.used_bytes,
             cache_note="" if self._cache is None else self._cache.note,
+            **({} if self._remote is None else self._remote.stats()),
+            batches_on_device=next((prefetcher.queues for prefetcher in self._prefetchers), ()),
             slow_threshold=costs.threshold,
             slow_share=costs.flagged_share,
             sample_median=costs.median,
@@ -289,6 +310,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             sample_p90=costs.p90,
             sample_p99=costs.p99,
         )
+
+    def watch(self, refresh_s: float = 0.5) -> Any:
+        """A live view in the terminal or notebook, drawn every `refresh_s` seconds: `with loader.watch(): ...`.
+
+        Throughput, waits, queues, workers; with `trace=` also what each worker and operation takes. Needs rich.
+        """
+        return sys.modules[__package__].watch(self, refresh_s)  # loaded when it is first used
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        html: str = sys.modules[__package__].loader_html(self)
+        return html
 
     def state_dict(self) -> dict[str, Any]:
         """How far this loader has come, as a small plain dict for `torch.save` or JSON. To be called between batches.
@@ -342,11 +375,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
+        if not self._closed:
+            self._profile.save()
         self._closed = True
         for prefetcher in list(self._prefetchers):
             prefetcher.release()  # first: copies read the engines' memory
         for engine in list(self._engines):
             engine.close()
+        if self._remote is not None:
+            self._remote.close()
         self._memory.close()
         if self._cache is not None:
             self._cache.close()
@@ -360,16 +397,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """Arguments travel (trainers copy loaders); workers and counters stay."""
         alive = (
-            "_engines",
-            "_prefetchers",
-            "_memory",
-            "_cache",
-            "_watcher",
-            "_totals",
-            "_profile",
-            "_closed",
-            "_iterator",
-            "_track",
+            *("_engines", "_prefetchers", "_memory", "_totals", "_profile", "_closed", "_iterator", "_track"),
+            *("_remote", "_cache", "_watcher"),
         )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 

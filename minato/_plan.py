@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._errors import SampleError
+from ._instrument import TraceOptions, TraceSpec
 
 
 class Order(enum.Enum):
@@ -60,6 +61,16 @@ class WorkerPlan:
     """Samples that fail may be left out."""
     tells_stack: bool = False
     """Workers that are stuck are asked for their stack."""
+    together: bool = False
+    """The dataset is asked for whole batches, by its `__getitems__`."""
+    parks: bool = False
+    """Slow samples may be put aside between two stages."""
+    max_deferral: int = 1
+    """Most batches a sample may fall behind its own place, when samples may overtake."""
+    queue_size: int = 100
+    """Most samples that may be put aside."""
+    trace: TraceSpec | None = None
+    """Where workers record what they do; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +102,5 @@ class LoaderPlan:
     sample_retries: int
     on_error: str | Callable[[SampleError], str] = "raise"
     """"raise", "skip", or the user's function."""
+    trace: TraceOptions | None = None
+    """What to record; `worker.trace` is made from it for each pool."""

@@ -25,12 +25,24 @@ class Run:
     """Rows for all samples of the run, if they were claimed with the tickets."""
     shift: int = 0
     """From positions to those that seeds are derived from."""
+    is_early: bool = False
+    """The run is one sample that was known to be slow, taken before its turn."""
     origins: Sequence[int] | None = None
     """Positions that seeds are derived from, if they do not follow on each other."""
 
     def origin(self, number: int) -> int:
         """The position that the seed of a sample of the run is derived from."""
         return self.position + self.shift + number if self.origins is None else self.origins[number]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStart:
+    """Tickets of a batch that are to be begun before their turn."""
+
+    places: Sequence[int]
+    """In the batch, the slowest first."""
+    lead: int
+    """Batches: how long before the turn of their own batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,23 @@ class CollateTask:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueMoment:
+    """Lengths of a loader's queues at one moment."""
+
+    time_s: float
+    """Seconds since the loader was made."""
+    workers: int
+    """That are meant to run."""
+    batches_ready: int
+    batches_in_flight: int
+    samples_parked: int
+    wait_seconds: float
+    """That the consumer has spent waiting since the loader was made."""
+    slow_threshold: float | None
+    """Seconds from which on a sample counted as slow."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """What `loader.stats()` returns: counters since the loader was made, and the state right now."""
 
@@ -114,7 +143,11 @@ class LoaderStats:
         "slots_lent",
         "window",
         "memory_budget",
-        "samples_parked",
+        "queue_fast",
+        "queue_slow",
+        "queue_temp",
+        "queue_batch",
+        "workers_slow",
     )
     """Fields that tell the state of running iterators; the others count."""
 
@@ -153,7 +186,19 @@ class LoaderStats:
     samples_slow: int = 0
     """Samples that took longer than the threshold of their time."""
     samples_parked: int = 0
-    """Slow samples put aside between two stages, now."""
+    """Times a slow sample was put aside between two stages."""
+    largest_deferral: int = 0
+    """Batches: the furthest that a sample has fallen behind the batch it would have been in in order."""
+    queue_fast: int = 0
+    """Samples made within the threshold, in batches that are not complete, now."""
+    queue_slow: int = 0
+    """The same of samples that took longer."""
+    queue_temp: int = 0
+    """Slow samples put aside, unfinished, now."""
+    queue_batch: int = 0
+    """Complete batches that wait for the consumer, now: the same as `batches_ready`."""
+    workers_slow: int = 0
+    """Workers that are at a sample past the threshold, now."""
     slow_threshold: float | None = None
     """Seconds from which on a sample counts as slow; None: there are no slow samples, or not enough is known yet."""
     slow_share: float = 0.0
@@ -171,6 +216,20 @@ class LoaderStats:
     """Bytes that they take."""
     cache_note: str = ""
     """After which stage samples are cached, or why none are."""
+    history: tuple[QueueMoment, ...] = ()
+    """Queues over time, oldest first, from the beginning on: at most 240 moments, further apart as time goes by."""
+    batches_on_device: tuple[int, ...] = ()
+    """Batches that were copied ahead and wait for the consumer, for each of several devices. Of one iterator."""
+    samples_remote: int = 0
+    """Samples made on other machines and handed in."""
+    remote_actors: int = 0
+    """Actors on other machines that work for this loader now."""
+    remote_placement: str = "local"
+    """What is done on other machines now: "local" (nothing), "transform", "sample" or "batch"."""
+    remote_ratio: float = 0.0
+    """Share of the samples that is set aside for them."""
+    offload_decisions: tuple[str, ...] = ()
+    """Decisions about offloading, the newest 100, each with its reason."""
     samples_retried: int = 0
     """Times a sample was fetched again because it failed."""
     samples_skipped: int = 0

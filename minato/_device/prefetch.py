@@ -15,11 +15,12 @@ on an accelerator.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -127,6 +128,19 @@ class Lane:
             self._copies.popleft()
 
 
+class Watch(Protocol):
+    """Whoever wants to know what happens to batches, in the order in which they were fetched."""
+
+    def sent(self, start_ns: int) -> None:
+        """The copy of the batch last fetched has begun; `start_ns` of the monotonic clock: when that was set about."""
+
+    def consumed(self) -> None:
+        """The oldest batch, or the error in its place, is handed out."""
+
+    def dropped(self) -> None:
+        """What was not handed out will not be."""
+
+
 class DevicePrefetcher:
     """Batches of `fetch`, copied ahead; dealt to the devices in turn. Called by one thread at a time."""
 
@@ -137,10 +151,13 @@ class DevicePrefetcher:
         devices: Sequence[torch.device],
         depth: int,
         runtime: DeviceRuntime,
+        watch: Watch | None = None,
     ) -> None:
         """`fetch` gives the next batch, or raises StopIteration at the end, or the error in place of a batch. While
-        `is_ready`, it does so without waiting. `depth`: batches to copy ahead for each device."""
+        `is_ready`, it does so without waiting. `depth`: batches to copy ahead for each device. `watch`: is told what
+        happens to batches."""
         self._fetch = fetch
+        self._watch = watch
         self._is_ready = is_ready
         self._depth = depth
         self._lanes = [Lane(device, runtime) for device in devices]
@@ -160,6 +177,8 @@ class DevicePrefetcher:
             raise StopIteration
         lane = self._lanes[self._handed_out % len(self._lanes)]
         self._handed_out += 1
+        if self._watch is not None:
+            self._watch.consumed()
         try:
             entry = lane.queue.popleft()
         except IndexError:  # another thread has just closed the loader
@@ -177,6 +196,11 @@ class DevicePrefetcher:
     def waiting(self) -> int:
         """Batches taken from the loader and not handed out."""
         return self._dealt - self._handed_out
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """Batches that were copied ahead and not handed out, for each device."""
+        return tuple(len(lane.queue) for lane in self._lanes)
 
     def _copy_ahead(self) -> None:
         """Make sure that there is something to return, and begin to copy what is ready besides."""
@@ -200,7 +224,10 @@ class DevicePrefetcher:
                 if self.waiting and not self._is_ready():
                     return False
                 self._in_hand.append(self._fetch())
+            began_ns = time.monotonic_ns()
             sent = lane.send(self._in_hand[0])
+            if self._watch is not None:
+                self._watch.sent(began_ns)
             self._in_hand.clear()
             lane.queue.append(sent)
         except StopIteration:
@@ -229,6 +256,8 @@ class DevicePrefetcher:
 
     def release(self) -> None:
         """Drop everything that was not handed out. Idempotent."""
+        if self._watch is not None:
+            self._watch.dropped()
         _release(self._lanes)
         self._in_hand.clear()
         self._handed_out = self._dealt

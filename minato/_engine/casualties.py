@@ -102,12 +102,12 @@ class Casualties:
         """Post again what the worker had in hand, but for what is failed in its name."""
         epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
         withheld = None if verdict is None else Withheld(worker, hand.batch, hand.current)
-        recover(self._board, self._pool.alive, epochs, void, self._slots.out, withheld)
+        recover(self._board, self._pool.holders, epochs, void, self._slots.out, withheld)
         if verdict is not None and hand.current is not None:
             fail_ticket(self._board, worker, hand.batch, hand.current, verdict, self._late_rows)
         elif verdict is not None and hand.collating is not None:
             fail_collation(self._board, worker, hand.collating, hand.uncommitted, verdict)
-            recover(self._board, self._pool.alive, epochs, void, self._slots.out)  # tickets it had beside that batch
+            recover(self._board, self._pool.holders, epochs, void, self._slots.out)  # tickets it had beside that batch
 
     def succeed(
         self,
@@ -122,6 +122,12 @@ class Casualties:
         handed in for what it was at."""
         self._recover(feed, ahead, void, worker, hand, verdict)
         self._replace(worker)
+
+    def post_again(self, feed: Feed, ahead: Feed | None, void: Sequence[int]) -> None:
+        """Offer what is in nobody's hand any more to the workers that are left."""
+        epochs = [feed.open_epoch()] if ahead is None else [feed.open_epoch(), ahead.open_epoch()]
+        recover(self._board, self._pool.holders, epochs, void, self._slots.out)
+        self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
 
     def _replace(self, worker: int) -> None:
         self._totals.worker_restarts += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,25 +13,27 @@ from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order
+from .._protocols import RemoteSide
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
-from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 from .._workers.generators import mix
 from .._workers.pool import WorkerPool
 from .._workers.program import Program
 from .._workers.sync import DatasetWatch
 from .ahead import Forecast
+from .away import make_away
 from .casualties import Casualties
 from .delivery import Delivery
 from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .foresight import make_foresight
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
-from .memory import MemoryKeeper
+from .memory import MemoryKeeper, reclaim, reuse_warm_slot
 from .mending import Mender
-from .observing import SampleTimes
+from .observing import KeptProfile, SampleTimes, queue_lengths
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -46,11 +49,12 @@ class Engine:
         context: BaseContext,
         base_seed: int,
         totals: Totals,
-        profile: Profile,
+        profile: KeptProfile,
         keeper: MemoryKeeper,
         first_epoch: int = 0,
+        remote: RemoteSide | None = None,
     ) -> None:
-        """`first_epoch`: the number of the epoch to begin with, of those that the base seed gives."""
+        """`first_epoch`: the number of the epoch to begin with, of those of the base seed. `remote`: other machines."""
         self._plan = plan
         self._base_seed = base_seed
         self._pid = os.getpid()
@@ -68,7 +72,7 @@ class Engine:
         """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
         # Twice the window beside the span: abandoned batches may still be in hand.
         records = max(self._span, plan.most_window) + 2 * plan.most_window
-        control = ControlBlock.create(records, plan.most_workers)
+        control = ControlBlock.create(records, plan.most_workers, 0 if remote is None else remote.lanes)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
@@ -79,8 +83,11 @@ class Engine:
             control.close()
             keeper.give_back(self._memory)
             raise
-        self._times = SampleTimes(self._board, profile, totals)
-        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals)
+        self._away = make_away(remote, plan, program, base_seed, self._board, self._pool, self._window)
+        self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
+        self._times = SampleTimes(self._board, profile, totals, self._foresight)
+        self._profile = profile
+        self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         mends = plan.worker.mends or plan.timeout > 0
         self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -147,7 +154,7 @@ class Engine:
 
     def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
         seed = mix(self._base_seed, epoch) if seed is None else seed
-        return make_feed(epoch, seed, self._plan.worker, sampler)
+        return make_feed(epoch, seed, self._plan.worker, sampler, self._foresight)
 
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
@@ -180,7 +187,7 @@ class Engine:
 
     def _top_up(self) -> None:
         """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
-        self._reclaim_void()
+        reclaim(self._void, self._slots, self._board)
         posted = self._post_from(self._current)
         if self._current.exhausted and self._forecast is not None and self._may_look_ahead():
             if self._ahead is None:
@@ -190,22 +197,17 @@ class Engine:
             if self._ahead is not None:
                 posted += self._post_from(self._ahead)
         if self._current.exhausted:
-            self._reuse_warm_slot()
+            reuse_warm_slot(self._slots, self._board)
         if posted:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.workers))
+            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.workers)))
+            self._away.wake()
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
         return not self._plan.worker.skips or self._ahead is not None or self._current.is_settled(self._board)
 
-    def _reuse_warm_slot(self) -> None:
-        """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
-        slots without memory."""
-        warm = self._slots.take_warm()
-        if warm is not None:
-            self._slots.put_back(self._board.exchange_free_slot(warm, self._slots.is_warm))
-
     def _post_from(self, feed: Feed) -> int:
+        """How many workers may find something to do in what was posted."""
         posted = 0
         while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
             slot = self._slots.take()
@@ -217,7 +219,9 @@ class Engine:
             if not done:
                 self._slots.put_back(slot)
                 break
-            posted += done
+            posted += self._board.takers_of_newest
+        if feed.exhausted:
+            self._board.note_all_posted(feed.epoch)
         return posted
 
     @property
@@ -233,23 +237,18 @@ class Engine:
         abandoned = min(self._void, default=number)
         return number - straggler < self._span and number - abandoned < self._board.control.batches
 
-    def _reclaim_void(self) -> None:
-        if self._void:
-            held = self._board.held()
-            for batch in [b for b in self._void if b not in held]:
-                self._void.remove(batch)
-                self._slots.put_back(self._board.take_slot(batch))
-
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def next_batch(self) -> Any:
         """The next batch, or StopIteration, or the error that the batch carries."""
         with self._in_use:
             self._check_open()
+            self._away.asked()
             with self._uninterrupted:
                 self._tend()  # before a batch is taken: an error of a policy loses none
             batch = self._await_batch()
             if batch is None:
+                self._profile.save()
                 raise StopIteration
             with self._uninterrupted:
                 self._current.out.remove(batch)
@@ -257,10 +256,21 @@ class Engine:
                     return self._deliver(batch)
                 finally:
                     self._top_up()
+                    self._away.returned(self._board.filled(batch))
+
+    def has_batch(self) -> bool:
+        """Whether `next_batch` would return, or raise, without waiting. A batch with failures that the policy has yet
+        to be asked about may have to wait for another try."""
+        with self._in_use:
+            self._check_open()
+            batch = self._pick()
+            return batch is not None and (self._mender is None or not self._mender.wants(batch))
 
     def _tend(self, waiting_since: float | None = None) -> None:
         """Read what samples cost, and adapt the number of workers if it is time."""
-        self._times.look()
+        self._times.look(self._current.out)
+        if self._away.look():
+            self._casualties.post_again(self._current, self._ahead, self._void)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
@@ -291,7 +301,7 @@ class Engine:
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
-                if self._scaler is not None:
+                if self._scaler is not None or self._away.due is not None:
                     self._top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
@@ -306,7 +316,8 @@ class Engine:
     def _wait(self, patience: Patience) -> None:
         due = None if self._mender is None else self._mender.due
         look = None if self._scaler is None else self._scaler.due
-        until = min((moment for moment in (patience.deadline, due, look) if moment is not None), default=None)
+        moments = (patience.deadline, due, look, self._away.due)
+        until = min((moment for moment in moments if moment is not None), default=None)
         try:
             dead = self._pool.wait(None if until is None else until - time.monotonic())
             self._pool.check_started()
@@ -326,6 +337,10 @@ class Engine:
 
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:
         """The batch has not come within `timeout`."""
+        if self._away.recall(f"no batch came within timeout={self._plan.timeout} s"):
+            self._casualties.post_again(self._current, self._ahead, self._void)
+            patience.renew()
+            return
         if patience.extend(hangs.next_moment()):
             return
         with self._uninterrupted:
@@ -354,6 +369,7 @@ class Engine:
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
             tickets = self._delivery.owners(batch)
+            self._totals.note_deferral(feed.deferral(tickets))
             feed.handover.add((batch, tickets))
             feed.ledger.deliver(tickets)
         else:
@@ -378,12 +394,11 @@ class Engine:
         return LoaderStats(
             workers=len(self._pool.alive),
             batches_in_flight=self._in_flight,
-            batches_ready=self._board.count_ready(self._current.out),
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
-            samples_parked=sum(len(self._board.parked(worker)) for worker in self._pool.alive),
+            **queue_lengths(self._board, self._current.out),
         )
 
     @property
@@ -428,8 +443,8 @@ class Engine:
             return
         self._closed = True
         release(self)
-        try:
-            self._pool.stop()
-        finally:
-            self._board.control.close()
-            self._keeper.give_back(self._memory)
+        with contextlib.ExitStack() as steps:  # from the last to the first, each whatever becomes of the others
+            steps.callback(self._keeper.give_back, self._memory)
+            steps.callback(self._board.control.close)
+            steps.callback(self._pool.stop)
+            self._away.close()

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
@@ -18,6 +19,7 @@ from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
 from .._records import StreamStart
 from .courses import Course, begin_course
+from .foresight import Foresight
 from .progress import Handover, MapProgress, StreamPlace, StreamProgress
 from .remainder import Portion, Reserve
 
@@ -27,8 +29,9 @@ _END: Any = object()
 class Feed(ABC):
     """One epoch's work, posted batch by batch."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan) -> None:
+    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, foresight: Foresight | None = None) -> None:
         self.epoch = epoch
+        self._foresight = foresight
         self.ledger = Ledger()
         self.handover = Handover()
         """Of batches: number and tickets; of streams: worker, and its place before."""
@@ -37,6 +40,8 @@ class Feed(ABC):
         """Batches posted and not delivered, oldest first."""
         self._seed = seed
         self._started = False
+        self._first_number = -1
+        self._posted = 0
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._flags = 0 if plan.collate is Collate.ROWS else Flag.COLLATE
 
@@ -61,6 +66,14 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
+    def deferral(self, positions: npt.NDArray[np.int64]) -> int:
+        """How many batches samples at these positions, which are about to be delivered as the next batch, have fallen
+        behind: those delivered since their own turn, at most."""
+        if not len(positions):
+            return 0
+        home, _ = self.ledger.home_of(int(positions.min()))
+        return max(0, self._posted - len(self.out) - 1 - (home - self._first_number))
+
     def is_settled(self, board: PostingBoard) -> bool:
         """Whether all that is posted is complete, without errors that have to be seen to."""
         return all(board.is_sound(batch) for batch in self.out)
@@ -81,8 +94,12 @@ class Feed(ABC):
             first=not self._started,
             worker=worker,
             shift=shift,
+            early=None if self._foresight is None else self._foresight.early(keys),
         )
+        if not self._started:
+            self._first_number = number
         self._started = True
+        self._posted += 1
         self.out.append(number)
         return number
 
@@ -90,13 +107,13 @@ class Feed(ABC):
 class TicketFeed(Feed):
     """The sampler's batches of a map-style dataset."""
 
-    def __init__(self, epoch: int, seed: int, plan: WorkerPlan, course: Course) -> None:
-        super().__init__(epoch, seed, plan)
+    def __init__(
+        self, epoch: int, seed: int, plan: WorkerPlan, course: Course, foresight: Foresight | None = None
+    ) -> None:
+        super().__init__(epoch, seed, plan, foresight)
         self._course = course
         self._sampler = course.batches
         self._by_sample = plan.short_batch_last
-        self._first_number = -1
-        self._posted = 0
         self._single = plan.collate is Collate.NONE
         self._full = 0
         self._drained = False
@@ -126,9 +143,6 @@ class TicketFeed(Feed):
         else:
             keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
             number = self._post(board, slot, keys, len(keys))
-        if not self._posted:
-            self._first_number = number
-        self._posted += 1
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)
         if len(keys) < self._full and self._short_last:
@@ -288,9 +302,10 @@ Epoch = Iterable[Any] | Course | StreamProgress
 """A sampler, or what is left of an interrupted epoch."""
 
 
-def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch) -> Feed:
+def make_feed(epoch: int, seed: int, plan: WorkerPlan, sampler: Epoch, foresight: Foresight | None = None) -> Feed:
     """The feed of one epoch. Its first batch is drawn from the sampler when it is posted."""
     if plan.source is Source.ITERABLE:
         return StreamFeed(epoch, seed, plan, sampler if isinstance(sampler, StreamProgress) else None)
     assert not isinstance(sampler, StreamProgress)
-    return TicketFeed(epoch, seed, plan, sampler if isinstance(sampler, Course) else begin_course(sampler))
+    course = sampler if isinstance(sampler, Course) else begin_course(sampler)
+    return TicketFeed(epoch, seed, plan, course, foresight)

@@ -37,7 +37,7 @@ class InlineMap:
         totals: Totals,
         epoch: int = 0,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._function = plan.collate_fn
         self._course = sampler if isinstance(sampler, Course) else begin_course(sampler)
         self._sampler = self._course.batches
@@ -96,7 +96,7 @@ class InlineMap:
             )
 
     def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
-        dataset = self._dataset
+        dataset = self.dataset
         if self._together:
             samples: list[Any] = dataset.__getitems__(keys)
             return samples
@@ -113,7 +113,7 @@ class InlineMap:
         return samples
 
     def _one(self, key: Any) -> Any:
-        return self._dataset[key]
+        return self.dataset[key]
 
     def _collate(self, value: Any, position: int) -> Any:
         randomness = self._collation

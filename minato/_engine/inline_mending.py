@@ -188,14 +188,14 @@ class MendingMap(InlineMap):
         if not self._together:
             return [self._one(key) for key in keys]
         try:
-            samples: list[Any] = self._dataset.__getitems__(keys)
+            samples: list[Any] = self.dataset.__getitems__(keys)
         except Exception as error:
             return [_Failed(error)] if len(keys) == 1 else [self._fetch_plain([key])[0] for key in keys]
         return samples
 
     def _one(self, key: Any) -> Any:
         try:
-            return self._dataset[key]
+            return self.dataset[key]
         except Exception as error:
             return _Failed(error)
 

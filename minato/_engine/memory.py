@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from .._device.pinning import SlotPinner, make_slot_pinner
 from .._queues.arena import Arena, Stretch
 from .._queues.leases import Slots
+from .._queues.posting import PostingBoard
 
 MOST_LENT = 4  # slots under batches the user holds: the current one, the previous, and a trainer's prefetch
 MOST_KEPT_BYTES = 1 << 30  # of an idle loader; more is given back to the system
@@ -73,3 +74,20 @@ class MemoryKeeper:
         if self._idle is not None:
             self._idle.close()
             self._idle = None
+
+
+def reuse_warm_slot(slots: Slots, board: PostingBoard) -> None:
+    """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
+    slots without memory."""
+    warm = slots.take_warm()
+    if warm is not None:
+        slots.put_back(board.exchange_free_slot(warm, slots.is_warm))
+
+
+def reclaim(void: list[int], slots: Slots, board: PostingBoard) -> None:
+    """Take the slots of abandoned batches back that no worker has in hand any more."""
+    if void:
+        held = board.held()
+        for batch in [b for b in void if b not in held]:
+            void.remove(batch)
+            slots.put_back(board.take_slot(batch))

@@ -11,6 +11,7 @@ from .._device.pinning import Pinner
 from .._device.prefetch import DevicePrefetcher
 from .._device.runtime import AcceleratorRuntime, DeviceRuntime
 from .engine import Engine
+from .tracing import TracedEngine, TracedInline
 
 make_runtime: Callable[[], DeviceRuntime] = AcceleratorRuntime
 """Replaced by tests: there is no accelerator to test with."""
@@ -27,18 +28,8 @@ def make_prefetcher(
     if not devices:
         return None
     # Without workers every batch is ready: fetching it is what `next()` is there for.
-    is_ready = _Readiness(batches) if isinstance(batches, Engine) else lambda: True
-    return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime())
-
-
-class _Readiness:
-    """Whether an engine can deliver a batch without waiting."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def __call__(self) -> bool:
-        engine = self._engine
-        with engine._in_use:
-            engine._check_open()
-            return engine._pick() is not None
+    is_ready = batches.has_batch if isinstance(batches, Engine) else lambda: True
+    watch = batches.log if isinstance(batches, (TracedEngine, TracedInline)) else None
+    if watch is not None:
+        watch.goes_to_device = True
+    return DevicePrefetcher(lambda: pinner.pin(batches.next_batch()), is_ready, devices, depth, make_runtime(), watch)

@@ -18,6 +18,7 @@ from .._plan import LoaderPlan
 from .._queues.posting import PostingBoard
 from .._scheduler.climbing import ClimbingPolicy
 from .._scheduler.policy import Decision, Observation, Policy, WorkerLimits
+from .._scheduler.replay import Recorder
 from .._scheduler.window import Window
 from .._workers.pool import WorkerPool
 from .cores import allowed_cores
@@ -40,12 +41,14 @@ class Scaler:
         window: Window,
         per_worker: int,
         totals: Totals,
+        recorder: Recorder,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`per_worker`: batches in flight for each worker."""
         self._controller = policy.begin(limits)
         self._period = policy.period_s
-        self._cores = limits.cores
+        self._limits = limits
+        self._recorder = recorder
         self._pool = pool
         self._board = board
         self._window = window
@@ -56,6 +59,8 @@ class Scaler:
         self._last = clock()
         self.due = self._last + self._period
         """When to look next, on the monotonic clock."""
+        self.on_decision: Callable[[Decision, int, str], None] | None = None
+        """Told of each change: the decision, the number of workers before, and what came of it."""
         self._waited = totals.wait_seconds
         self._finished = totals.samples_finished
 
@@ -68,6 +73,7 @@ class Scaler:
             return
         observation = self._observe(now, ready, waiting_s)
         self._last, self.due = now, now + self._period
+        self._recorder.observed(observation, self._limits)
         decision = self._controller.decide(observation)
         if decision.target != self._pool.active:
             self._carry_out(decision)
@@ -82,6 +88,8 @@ class Scaler:
         self._window.resize(self._per_worker * self._pool.active)
         text = f"{before} {text}"
         _log.info("%s; measured: %s", text, decision.observation)
+        if self.on_decision is not None:
+            self.on_decision(decision, before, text)
         self._totals.decisions = (*self._totals.decisions, text)[-MOST_KEPT:]
 
     def _observe(self, now: float, ready: int, waiting_s: float) -> Observation:
@@ -91,23 +99,24 @@ class Scaler:
             time=now,
             workers=self._pool.active,
             queue_occupancy=min(1.0, ready / max(1, self._window.size)),
-            cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._cores,
+            cpu_share=self._cpu.since_last(self._pool.pids) / elapsed / self._limits.cores,
             wait_share=min(1.0, max(0.0, waited - self._waited) / elapsed),
             throughput=(finished - self._finished) / elapsed,
+            slow_workers=self._board.count_slow_workers(),
         )
         self._waited, self._finished = waited, finished
         return observation
 
 
 def make_scaler(
-    plan: LoaderPlan, pool: WorkerPool, board: PostingBoard, window: Window, totals: Totals
+    plan: LoaderPlan, pool: WorkerPool, board: PostingBoard, window: Window, totals: Totals, recorder: Recorder
 ) -> Scaler | None:
     """What adapts a pool as planned; None: the number of workers stays."""
     if plan.adaptive is None:
         return None
     policy: Policy = ClimbingPolicy() if plan.adaptive is True else plan.adaptive
     limits = WorkerLimits(plan.least_workers, plan.most_workers, allowed_cores().cores)
-    return Scaler(policy, limits, pool, board, window, plan.per_worker, totals)
+    return Scaler(policy, limits, pool, board, window, plan.per_worker, totals, recorder)
 
 
 class _CpuTimes:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from .._plan import LoaderPlan, Source
+from .._protocols import RemoteSide
 from .._workers.copies import warn_of_copies
 from .._workers.datapipes import ShardingInit, draw_shared_seed, is_data_pipe, seed_pipe, shard_here
 from .._workers.hazards import warn_of_fork_hazards
@@ -25,10 +26,11 @@ from .feeds import Epoch
 from .inline import InlineMap, InlineStream
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
-from .observing import Profile
+from .observing import KeptProfile
 from .progress import StreamProgress, Track
 from .resume import Resumed
 from .totals import Totals
+from .tracing import TracedInline, make_engine, trace_inline
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
@@ -72,9 +74,10 @@ def start_engine(
     context: BaseContext,
     generator: torch.Generator | None,
     totals: Totals,
-    profile: Profile,
+    profile: KeptProfile,
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
+    remote: RemoteSide | None = None,
     layer: Any = None,
 ) -> tuple[Engine, Track]:
     """An engine with its first epoch under way, or what is left of one. `layer`: as in `Program`."""
@@ -85,7 +88,7 @@ def start_engine(
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
     program = replace(_program(plan, dataset), layer=layer)
-    engine = Engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number)
+    engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number, remote)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
 
@@ -98,9 +101,10 @@ def start_inline(
     totals: Totals,
     resumed: Resumed | None = None,
     layer: Any = None,
-) -> tuple[InlineMap | InlineStream, Track]:
+) -> tuple[InlineMap | InlineStream | TracedInline, Track]:
     """The same without workers."""
     opening = _open(plan, dataset, sampler, generator, resumed)
+    plan, traced = trace_inline(plan, totals)
     if opening.pipe_seed is not None:
         seed_pipe(dataset, opening.pipe_seed)
     if is_data_pipe(dataset):
@@ -122,7 +126,7 @@ def start_inline(
             batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
         else:
             batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
-    return batches, Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
+    return traced(batches), Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
 
 
 @dataclass(frozen=True, slots=True)

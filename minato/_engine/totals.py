@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import SampleError
+from .._records import QueueMoment
 
 MOST_NAMED = 100  # keys of samples left out that are remembered, the newest
 
@@ -27,7 +28,10 @@ class Totals:
     epochs_started_ahead: int = 0
     samples_fast: int = 0
     samples_slow: int = 0
+    samples_parked: int = 0
+    largest_deferral: int = 0
     decisions: tuple[str, ...] = ()
+    history: tuple[QueueMoment, ...] = ()
     samples_retried: int = 0
     samples_skipped: int = 0
     skipped: tuple[Any, ...] = ()
@@ -36,6 +40,10 @@ class Totals:
     def samples_finished(self) -> int:
         """Samples that workers have made, delivered or not."""
         return self.samples_fast + self.samples_slow
+
+    def note_deferral(self, batches: int) -> None:
+        """A sample has fallen behind that many batches."""
+        self.largest_deferral = max(self.largest_deferral, batches)
 
     def count_skipped(self, count: int, keys: Sequence[Any], failure: SampleError) -> None:
         """Samples were left out. The first time in a loader's life, a warning says so."""

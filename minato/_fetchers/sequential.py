@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableSequence, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from .._errors import CapturedError
 
@@ -16,8 +16,12 @@ def has_getitems(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-Word = MutableSequence[int] | memoryview
-"""A number that others may look at: the only item of a sequence."""
+class Word(Protocol):
+    """A number that others may look at: the only item of a sequence."""
+
+    def __setitem__(self, place: int, number: int, /) -> None: ...
+
+
 NOBODY_LOOKS: Word = [0]
 
 

@@ -10,9 +10,11 @@ free row of its epoch's open batch; since each published batch brings as many ro
 
 from __future__ import annotations
 
+import time
+
 from .._errors import InternalError
 from .arena import Arena, Stretch
-from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, State
+from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
 from .rows import Column, Kind, Words, table, table_bytes
 
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
@@ -28,6 +30,8 @@ class Board:
         self._lock = control.lock
         self._tables: dict[int, Words] = {}
         """Row tables by slot, each as long as the longest asked for."""
+        self.now_ns = time.monotonic_ns
+        """The clock of `Worker.SINCE_NS`."""
 
     def field(self, batch: int, field: int) -> int:
         """One word of a batch's record, for whoever the batch belongs to at the moment. Takes no lock."""
@@ -68,6 +72,17 @@ class Board:
             for at in entries
             if self._words[at + Parked.BATCH]
         ]
+
+    def count_slow_workers(self) -> int:
+        """Workers that are at a sample past the threshold: those that say so, and those that have been at theirs for
+        that long, and cannot say so. Takes no lock."""
+        words, threshold_ns, now_ns = self._words, self._words[Header.THRESHOLD_NS], self.now_ns()
+        count = 0
+        for me in map(self.control.worker, range(self.control.workers)) if threshold_ns else ():
+            tickets = words[me + Worker.COUNT] if words[me + Worker.PHASE] == Phase.FETCHING else 0
+            late = tickets and now_ns - words[me + Worker.SINCE_NS] > threshold_ns * tickets
+            count += bool(words[me + Worker.SLOW] or late)
+        return count
 
     def row_table(self, slot: int, rows: int) -> Words:
         """The row table of a slot that holds `rows` rows. Takes no lock."""

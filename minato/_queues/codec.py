@@ -64,7 +64,11 @@ def pack(value: object, pickler: type[TensorPickler] | None = None) -> Packed:
         return False
 
     pickler(sink, protocol=5, buffer_callback=take).dump(value)
-    stream = sink.getvalue()
+    return repack(sink.getvalue(), buffers)
+
+
+def repack(stream: bytes, buffers: list[memoryview]) -> Packed:
+    """A packed object that has come by another way."""
     end = _HEAD + 16 * len(buffers) + len(stream)
     for buffer in buffers:
         end = align(end) + buffer.nbytes

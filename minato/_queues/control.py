@@ -1,6 +1,7 @@
 """The control block: a small shared file of 64-bit words, and the lock that protects it.
 
-    header | batch records | worker records | orphan ring | spare-row ring | free slots
+    header | batch records | worker records | orphan ring | spare-row ring | free slots | early tickets | costs |
+    ring of what is set aside
 
 Written by the main process and by workers, always under `ControlBlock.lock`, except for a worker's own sleep flag and
 the stop word, which are single words that are read again after every wake-up. The lock is a POSIX record lock
@@ -52,8 +53,17 @@ class Header:
     """Workers that are meant to run now: at most as many as there are worker records."""
     BINDING = 13
     """The batch that is just getting its slot, plus one; not 0 outside the lock: its worker was killed meanwhile."""
+    AWAY_HEAD = 16
+    """Runs set aside for the remote side, ever taken; tail: ever put."""
+    AWAY_TAIL = 17
+    AWAY_SHARED = 18
+    """1: workers here take what is set aside when they have nothing else to do."""
+    EARLY = 30
+    """Number of the first batch that may have early tickets nobody took; see `early`."""
     UPDATE = 11
     """Version of the dataset's attributes; workers apply the newest patch before their next sample."""
+    POSTED_BEFORE = 24
+    """Epochs before this one have no more tickets to post."""
 
 
 class Batch:
@@ -64,7 +74,7 @@ class Batch:
     SEED = 2
     TICKETS = 3
     PULLED = 4
-    """Tickets given out so far."""
+    """Tickets given out so far in their order, those that are given out before their turn included; see `early`."""
     POSITION = 5
     """Position in the epoch of the batch's first ticket."""
     KEYS_BYTES = 6
@@ -142,6 +152,8 @@ class Worker:
     """Runs whose time the worker has noted so far; see `ControlBlock.times`."""
     RETIRE = 12
     """1: the worker is to end as soon as it has nothing in hand."""
+    PARKS = 15
+    """Times the worker has put a sample aside."""
     CURRENT = 9
     """The ticket in hand whose sample is being made, counted from FIRST; or `Current`. Written without the lock."""
 
@@ -182,10 +194,14 @@ BATCH_WORDS = 24
 _WORKER_WORDS = 16
 TIMES_PER_WORKER = 64  # newest runs whose time is kept until the main process has read them
 _TIME_WORDS = 2
-PARKED_PER_WORKER = 16  # unfinished samples that a worker may have put aside
+PARKED_PER_WORKER = 8  # unfinished samples that a worker may have put aside
 _PARKED_WORDS = 2
 _ORPHANS_PER_WORKER = 4 + PARKED_PER_WORKER  # a worker leaves at most a run, a claim, a collation and these behind
 _ORPHAN_WORDS = 3
+MOST_EARLY = 16  # tickets of a batch that may be taken before their turn
+_EARLY_WORDS = 3 + MOST_EARLY
+COSTS_PER_WORKER = 64  # newest slow samples whose cost is kept until the main process has read it
+_COSTS_WORDS = 1 + 2 * COSTS_PER_WORKER
 MOST_REOPENED = 2048  # tickets fetched again at a time, each of them possibly an orphan with a spare row of its own
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
@@ -221,12 +237,13 @@ class ControlBlock:
     Never open or close a second descriptor of this file: the kernel would drop the process's locks with it.
     """
 
-    def __init__(self, fd: int, batches: int, workers: int) -> None:
+    def __init__(self, fd: int, batches: int, workers: int, remote: int = 0) -> None:
         self.fd = fd
         self.batches = batches
         """Batch records; a batch's record is its number modulo this."""
         self.workers = workers
-        """Worker records: the most workers there can be at once."""
+        """Worker records: the most workers there can be at once, and those of the remote side behind them."""
+        self.remote = remote
         self._batch_base = _HEADER_WORDS
         self._worker_base = self._batch_base + batches * BATCH_WORDS
         self.orphans = batches + workers * _ORPHANS_PER_WORKER + 2 * MOST_REOPENED  # every batch may be an empty one
@@ -236,14 +253,17 @@ class ControlBlock:
         self._orphan_base = self._times_base + workers * TIMES_PER_WORKER * _TIME_WORDS
         self._spare_base = self._orphan_base + self.orphans * _ORPHAN_WORDS
         self.free_base = self._spare_base + self.orphans * _ORPHAN_WORDS
-        words = self.free_base + batches
+        self._early_base = self.free_base + batches
+        self._costs_base = self._early_base + batches * _EARLY_WORDS
+        self._away_base = self._costs_base + workers * _COSTS_WORDS
+        words = self._away_base + batches * _ORPHAN_WORDS
         self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
         self.lock = PoolLock(fd)
         self.words = memoryview(b"")
 
     @classmethod
-    def create(cls, batches: int, workers: int) -> ControlBlock:
-        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers)
+    def create(cls, batches: int, workers: int, remote: int = 0) -> ControlBlock:
+        block = cls(os.memfd_create("minato-control", os.MFD_CLOEXEC), batches, workers + remote, remote)
         try:
             os.ftruncate(block.fd, block.nbytes)
             block.map()
@@ -269,9 +289,23 @@ class ControlBlock:
         """Index of the first word of an entry of a worker's temp queue."""
         return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS
 
+    def count_parked(self) -> int:
+        """Entries in all temp queues."""
+        batches = self.words[self._parked_base + Parked.BATCH : self._times_base : _PARKED_WORDS].tolist()
+        return len(batches) - batches.count(0)
+
     def times(self, worker: int, count: int) -> int:
-        """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took."""
+        """Index of the two words about a worker's run number `count`: samples in it, and nanoseconds it took.
+        Samples that came from a cache are counted below zero."""
         return self._times_base + (worker * TIMES_PER_WORKER + count % TIMES_PER_WORKER) * _TIME_WORDS
+
+    def early(self, number: int) -> int:
+        """Index of the first word about a batch's early tickets."""
+        return self._early_base + number % self.batches * _EARLY_WORDS
+
+    def costs(self, worker: int) -> int:
+        """Index of the first word about what a worker's slow samples cost."""
+        return self._costs_base + worker * _COSTS_WORDS
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""
@@ -280,6 +314,10 @@ class ControlBlock:
     def spare(self, count: int) -> int:
         """Index of the first word of the spare-row ring's entry `count`."""
         return self._spare_base + count % self.orphans * _ORPHAN_WORDS
+
+    def away(self, count: int) -> int:
+        """Index of the first word of entry `count` of the ring of what is set aside: at most one for each batch."""
+        return self._away_base + count % self.batches * _ORPHAN_WORDS
 
     def close(self) -> None:
         self.words = memoryview(b"")

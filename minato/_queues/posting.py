@@ -5,17 +5,21 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
-from .._records import Hand
+from .._records import EarlyStart, Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
+from .early import offer, stepped_over
 from .keys import Keys, bare, read_keys, unpickled, write_keys
-from .rows import table_bytes
+from .rows import Column, table_bytes
 
 
 class PostingBoard(Board):
     """Publishes batches and sees what became of them. Used by the consuming thread."""
+
+    set_aside: Callable[[int], int] | None = None
+    """How many of a new batch's tickets are for the remote side, given how many there are. None: there is none."""
 
     def publish(
         self,
@@ -30,10 +34,11 @@ class PostingBoard(Board):
         first: bool,
         worker: int = -1,
         shift: int = 0,
+        early: EarlyStart | None = None,
     ) -> int:
         """Post a batch: its tickets, and a free slot for the rows of this or another batch. `first`: it opens its
         epoch. `worker`: only that worker's stream may fill it. `shift`: from positions to those that seeds are derived
-        from. Returns the batch's number."""
+        from. `early`: tickets to be taken before their turn. Returns the batch's number."""
         words = self._words
         number = words[Header.PUBLISHED]
         at = self.control.batch(number)
@@ -45,6 +50,7 @@ class PostingBoard(Board):
         record[Batch.TICKETS] = len(keys)
         record[Batch.POSITION] = position
         record[Batch.KEYS_BYTES] = keys_bytes
+        away = 0 if self.set_aside is None else self.set_aside(len(keys))
         record[Batch.ROWS] = record[Batch.FILLED] = rows
         record[Batch.SLOT] = -1
         record[Batch.LAYOUT] = NO_LAYOUT if flags & Flag.COLLATE else 0
@@ -56,28 +62,37 @@ class PostingBoard(Board):
         with self._lock:
             self._finish_binding()  # needs the record that is about to be replaced
             words[at : at + BATCH_WORDS] = record
+            places, lead = (early.places, early.lead) if early is not None else ((), 0)
+            offer(self.control, number, [place for place in places if place >= away], lead)
+            words[at + Batch.PULLED] = stepped_over(self.control, number, away)
             words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
             words[Header.FREE_SLOTS] += 1
             if first:
                 words[Header.CLAIM_EVEN + (epoch & 1)] = number
             words[Header.PUBLISHED] = number + 1
+            if away:
+                entry = self.control.away(words[Header.AWAY_TAIL])
+                words[entry], words[entry + 1], words[entry + 2] = number, 0, away
+                words[Header.AWAY_TAIL] += 1
             if len(keys) == 0:
                 self.post_orphan(number, 0, 0)
         return number
 
     def wake_sleepers(self, most: int) -> list[int]:
-        """Workers to be woken, at most `most`; they count as awake from now on."""
+        """Workers to be woken, at most `most` besides those that are to end: they may take nothing. They count as awake
+        from now on."""
         woken: list[int] = []
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers)):
+        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(self.control.workers - self.control.remote)):
             return woken
         with self._lock:
-            for worker in range(self.control.workers):
-                at = self.control.worker(worker) + Worker.PHASE
-                if len(woken) < most and self._words[at] == Phase.ASLEEP:
-                    self._words[at] = Phase.IDLE
+            for worker in range(self.control.workers - self.control.remote):
+                at = self.control.worker(worker)
+                if most > 0 and self._words[at + Worker.PHASE] == Phase.ASLEEP:
+                    self._words[at + Worker.PHASE] = Phase.IDLE
                     woken.append(worker)
+                    most -= not self._words[at + Worker.RETIRE]
         return woken
 
     def state(self, batch: int) -> int:
@@ -112,6 +127,15 @@ class PostingBoard(Board):
                 free.remove(cold)
                 words[base : base + count] = array("q", [*free, warm])  # on top: used next
         return cold
+
+    @property
+    def takers_of_newest(self) -> int:
+        """Most workers that may find something to do in the newest batch: one for each ticket, one to collate an empty
+        batch. A stream's batch is for one worker, who may be any of them."""
+        number = self.next_number - 1
+        if self.field(number, Batch.WORKER) >= 0:
+            return self.control.workers
+        return max(1, self.field(number, Batch.TICKETS))
 
     @property
     def next_number(self) -> int:
@@ -162,17 +186,44 @@ class PostingBoard(Board):
         with self._lock:
             words = self._words
             words[Header.LIVE_EPOCH] = epoch
-            words[Header.PULL] = words[Header.PUBLISHED]
+            words[Header.PULL] = words[Header.EARLY] = words[Header.PUBLISHED]
             words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
             words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+            words[Header.AWAY_HEAD] = words[Header.AWAY_TAIL]
+
+    def share_away(self, shared: bool) -> None:
+        """Whether workers here may take what is set aside when they have nothing else to do. They have to be woken."""
+        self._words[Header.AWAY_SHARED] = shared
 
     def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
         """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
-        go on from. Takes no lock: a run that is overwritten meanwhile is read as the newer one."""
+        go on from; samples that came from a cache are counted below zero. Takes no lock: a run that is overwritten
+        meanwhile is read as the newer one."""
         words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
         first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
         places = (self.control.times(worker, count) for count in range(first, now))
         return [(words[at], words[at + 1]) for at in places], now
+
+    def count_parks(self, worker: int) -> int:
+        """Times a worker has put a sample aside since it was started."""
+        return self._words[self.control.worker(worker) + Worker.PARKS]
+
+    def count_waiting(self, batches: Sequence[int]) -> tuple[int, int]:
+        """Finished samples in those of `batches` that are not complete: made within the threshold, and later. For
+        statistics: takes no lock."""
+        fast = late = 0
+        for at in map(self.control.batch, list(batches)):
+            slot = self._words[at + Batch.SLOT]
+            if slot >= 0 and self._words[at + Batch.STATE] == State.OPEN:
+                table = self.row_table(slot, self._words[at + Batch.ROWS])
+                done = table[:, Column.OWNER] > 0
+                slow = int((done & (table[:, Column.LATE] > 0)).sum())
+                fast, late = fast + int(done.sum()) - slow, late + slow
+        return fast, late
+
+    def note_all_posted(self, epoch: int) -> None:
+        """That epoch, and those before it, have no more tickets to post."""
+        self._words[Header.POSTED_BEFORE] = epoch + 1
 
     def set_threshold(self, seconds: float | None) -> None:
         """From when on a sample counts as slow."""
@@ -182,6 +233,7 @@ class PostingBoard(Board):
         """A worker is about to be started."""
         self._words[self.control.worker(worker) + Worker.RETIRE] = 0
         self._words[self.control.worker(worker) + Worker.TIMES] = 0
+        self._words[self.control.worker(worker) + Worker.PARKS] = 0
 
     def dismiss(self, worker: int) -> None:
         """Ask a worker to end as soon as it has nothing in hand. It has to be woken."""
@@ -190,6 +242,11 @@ class PostingBoard(Board):
     def note_left(self, worker: int) -> None:
         """A worker that was dismissed has ended, with nothing in hand."""
         self._words[self.control.worker(worker) + Worker.PHASE] = Phase.ABSENT
+
+    @property
+    def active(self) -> int:
+        """Workers that are meant to run now."""
+        return self._words[Header.ACTIVE]
 
     def set_active(self, workers: int) -> None:
         """How many workers share a batch's tickets from now on."""

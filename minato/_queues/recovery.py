@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .._errors import InternalError
 from .board import Board, complete
 from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
+from .early import given_out
 from .ledger import Ledger
 from .rows import Column
 
@@ -69,6 +70,7 @@ def recover(
             _clear_hand(control, worker, withheld if withheld and withheld.worker == worker else None)
         words[Header.ORPHAN_HEAD] = words[Header.ORPHAN_TAIL]
         words[Header.SPARE_HEAD] = words[Header.SPARE_TAIL]
+        words[Header.AWAY_HEAD] = words[Header.AWAY_TAIL]  # was given out, and is in nobody's hand
         hands = _Hands(board)
         for epoch in epochs:
             _recover_epoch(board, epoch, hands)
@@ -87,13 +89,13 @@ def _recover_epoch(board: Board, epoch: OpenEpoch, hands: _Hands) -> None:
         at = control.batch(batch)
         if words[at + Batch.WORKER] >= 0:
             continue  # a stream cannot be replayed: the engine reports the death
-        pulled, position = words[at + Batch.PULLED], words[at + Batch.POSITION]
+        tickets, position = words[at + Batch.TICKETS], words[at + Batch.POSITION]
         if ledger is None:
-            finished = owners[batch][:pulled] > 0
+            finished = owners[batch][:tickets] > 0
         else:
-            finished = ledger.is_delivered(position, pulled)
-            finished = finished | np.isin(np.arange(position, position + pulled), placed)
-        for first, count in _runs(~finished & hands.untaken(batch, pulled)):
+            finished = ledger.is_delivered(position, tickets)
+            finished = finished | np.isin(np.arange(position, position + tickets), placed)
+        for first, count in _runs(given_out(control, batch) & ~finished & hands.untaken(batch, tickets)):
             board.post_orphan(batch, first, count)
     for batch in epoch.slots:
         if ledger is not None:

@@ -26,6 +26,8 @@ class Column:
     KIND = 1
     OFFSET = 2
     """Heap offset of the row's pickled part; 0 if it has none."""
+    LATE = 3
+    """1: the sample took longer than the threshold."""
 
 
 class Kind:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,10 +22,12 @@ from .control import (
     State,
     Worker,
 )
+from .early import note_cost, places_of, stepped_over, take
 from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
+MANY_WORKERS = 8
 
 
 class TakingBoard(Board):
@@ -50,11 +51,12 @@ class TakingBoard(Board):
         `with_rows`, rows are claimed for several tickets at once, where that is possible: who takes several finds them
         cheap, and will not keep the rows' batch waiting."""
         with self._lock:
-            taken = self._pull_orphan() or self._pull_open(want, whole_from, with_rows)
+            taken = self._pull_orphan() or self._pull_early() or self._pull_open(want, whole_from, with_rows)
+            taken = taken or self._share_away(want)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
-            return _unpacked(taken)
+            return unpacked(taken)
         return taken
 
     def pull_stream(self) -> Run | None:
@@ -99,6 +101,11 @@ class TakingBoard(Board):
         if (completed and not to_collate) or void:
             self._announce()
         return to_collate
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the whole pool is to end now."""
+        return bool(self._words[Header.STOP])
 
     @property
     def dismissed(self) -> bool:
@@ -163,17 +170,18 @@ class TakingBoard(Board):
             self._put_down(self._words[self._me + Worker.COUNT])
         self._announce()
 
-    def park(self) -> int | None:
+    def park(self, most: int) -> int | None:
         """Put the single ticket in hand aside, unfinished. Returns its entry of the worker's temp queue, or None if
-        that is full: the ticket stays in hand."""
+        that is full, or all temp queues have `most` entries together: the ticket stays in hand."""
         words, me = self._words, self._me
         with self._lock:
-            for entry in range(PARKED_PER_WORKER):
+            for entry in range(PARKED_PER_WORKER if self.control.count_parked() < most else 0):
                 at = self.control.parked(self._worker, entry)
                 if not words[at + Parked.BATCH]:
                     words[at + Parked.PLACE] = words[me + Worker.FIRST]
                     words[at + Parked.BATCH] = words[me + Worker.BATCH] + 1  # counts from here on
                     self._put_down(1)
+                    words[me + Worker.PARKS] += 1
                     return entry
         return None
 
@@ -193,22 +201,29 @@ class TakingBoard(Board):
             self._announce()
         return wanted
 
-    def note_time(self, samples: int, seconds: float) -> None:
-        """Leave word of what a run took, for the profile. Takes no lock: this worker alone writes there."""
-        words, me = self._words, self._me
+    def note_time(self, samples: int, seconds: float, from_cache: bool = False) -> bool:
+        """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. True:
+        longer than the threshold. Takes no lock: this worker alone writes there."""
+        words, me, nanoseconds = self._words, self._me, int(seconds * 1e9)
         at = self.control.times(self._worker, words[me + Worker.TIMES])
-        words[at] = samples
-        words[at + 1] = int(seconds * 1e9)
+        words[at] = -samples if from_cache else samples
+        words[at + 1] = nanoseconds
         words[me + Worker.TIMES] += 1
+        return 0 < words[Header.THRESHOLD_NS] * samples < nanoseconds
+
+    def note_cost(self, key: int, seconds: float) -> None:
+        """Leave word of what a single sample took that is, or was thought to be, slow. Takes no lock."""
+        note_cost(self.control, self._worker, key, seconds)
 
     def mark_slow(self, slow: bool) -> None:
         """Say that this worker is at a sample that is past the threshold, or no longer."""
         self._words[self._me + Worker.SLOW] = slow
 
-    @property
-    def slow_holders(self) -> int:
-        """Workers that are at a slow sample now, as far as they have noticed."""
-        return sum(self._words[self.control.worker(w) + Worker.SLOW] for w in range(self.control.workers))
+    def mark_late(self, place: Place) -> None:
+        """Say of rows, before they are committed, that their samples took longer than the threshold."""
+        at = self.control.batch(place.batch)
+        table = self.row_table(self._words[at + Batch.SLOT], self._words[at + Batch.ROWS])
+        table[place.row : place.row + place.count, Column.LATE] = 1
 
     @property
     def active(self) -> int:
@@ -221,10 +236,28 @@ class TakingBoard(Board):
         return self._words[Header.THRESHOLD_NS] * 1e-9 or None
 
     @property
-    def has_open_tickets(self) -> bool:
-        """Whether there is other work to be taken; a look without the lock."""
-        words = self._words
-        return words[Header.PULL] < words[Header.PUBLISHED] or words[Header.ORPHAN_HEAD] < words[Header.ORPHAN_TAIL]
+    def first_open(self) -> tuple[int | None, int]:
+        """The batch of the ticket that would be taken next, and its epoch; None: there is none, or only one of an
+        abandoned epoch. A look without the lock."""
+        words, head = self._words, self._words[Header.ORPHAN_HEAD]
+        is_orphan = head < words[Header.ORPHAN_TAIL]
+        number = words[self.control.orphan(head)] if is_orphan else words[Header.PULL]
+        epoch = words[self.control.batch(number) + Batch.EPOCH]
+        return (number if is_orphan or number < words[Header.PUBLISHED] else None), epoch
+
+    @property
+    def newest(self) -> int:
+        """The batch posted last."""
+        return self._words[Header.PUBLISHED] - 1
+
+    @property
+    def posted_before(self) -> int:
+        """Epochs before this one have no more tickets to post."""
+        return self._words[Header.POSTED_BEFORE]
+
+    def is_void(self, epoch: int) -> bool:
+        """Whether nobody waits for that epoch any more."""
+        return epoch < self._words[Header.LIVE_EPOCH]
 
     def enter(self, phase: int) -> None:
         """Announce a phase of a worker's life."""
@@ -234,7 +267,7 @@ class TakingBoard(Board):
     # ---- under the lock -------------------------------------------------------------------------------------------
 
     def _enter(self, phase: int) -> None:
-        self._words[self._me + Worker.SINCE_NS] = time.monotonic_ns()
+        self._words[self._me + Worker.SINCE_NS] = self.now_ns()
         self._words[self._me + Worker.PHASE] = phase
 
     def _take(self, number: int, first: int, count: int) -> Run:
@@ -257,17 +290,26 @@ class TakingBoard(Board):
             return None
         at = self.control.batch(number)
         tickets, first = words[at + Batch.TICKETS], words[at + Batch.PULLED]
-        if whole_from and first == 0 and want > 1 and want * whole_from >= tickets:
+        early = places_of(self.control, number)
+        if whole_from and first == 0 and not early and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            count = min(want, tickets - first, max(1, tickets // max(1, words[Header.ACTIVE])))
+            count = min(want, tickets - first, _share(tickets, words[Header.ACTIVE]))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
-        count = min(count, rows or count)
-        words[at + Batch.PULLED] = first + count
-        if first + count == tickets:
+        count = min(count, rows or count, *(place - first for place in early if place > first))
+        words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
+        if words[at + Batch.PULLED] == tickets:
             words[Header.PULL] = number + 1
         run = self._take(number, first, count)
         return replace(run, place=self._hold(self._claim_open(run.epoch, count))) if rows else run
+
+    def _pull_early(self) -> Run | None:
+        ticket = take(self.control, self._words)
+        if ticket is None:
+            return None
+        run = self._take(*ticket, 1)
+        self._skip_taken()  # a batch may have early tickets only: the cursor must not stay there
+        return replace(run, is_early=True)
 
     def _pull_orphan(self) -> Run | CollateTask | None:
         words = self._words
@@ -285,6 +327,24 @@ class TakingBoard(Board):
         words[self._me + Worker.COLLATE] = batch + 1
         self._enter(Phase.COLLATING)
         return CollateTask(batch)
+
+    def _share_away(self, want: int) -> Run | None:
+        """What is set aside for the remote side, if it may be taken here."""
+        words = self._words
+        return self._take_away(words[Header.AWAY_HEAD], want) if words[Header.AWAY_SHARED] else None
+
+    def _take_away(self, head: int, want: int) -> Run | None:
+        words = self._words
+        if head == words[Header.AWAY_TAIL]:
+            return None
+        entry = self.control.away(head)
+        batch, first, end = words[entry : entry + 3]
+        count = min(want, end - first)
+        if first + count == end:
+            words[Header.AWAY_HEAD] = head + 1
+        else:
+            words[entry + 1] = first + count  # a single store: a kill leaves no entry that is half of each
+        return self._take(batch, first, count)
 
     def _skip_taken(self) -> None:
         words = self._words
@@ -351,7 +411,13 @@ class TakingBoard(Board):
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
 
 
-def _unpacked(run: Run) -> Run:
+def _share(tickets: int, workers: int) -> int:
+    """Most tickets of a batch that one worker takes at once. Among few workers, an equal share; among many, up to twice
+    that: a run is ten milliseconds at most, and costs as much to take and hand in whatever its length."""
+    return max(1, tickets // max(1, workers if workers < MANY_WORKERS else workers // 2))
+
+
+def unpacked(run: Run) -> Run:
     """A run with its keys as the sampler gave them."""
     keys = unpickled(run.keys)
     if not any(type(key) is Placed for key in keys):

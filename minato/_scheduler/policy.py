@@ -29,6 +29,8 @@ class Observation:
     """Share of the time that the consumer spent waiting for batches."""
     throughput: float
     """Samples that workers finished, per second."""
+    slow_workers: int = 0
+    """Workers that are at a sample past the threshold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .early import LearnedCosts, SlowHint
 from .quantiles import SlidingWindow, evenly_spaced, quantile
 from .threshold import Reason, Threshold, ThresholdRule
 
@@ -21,6 +22,7 @@ WINDOW = 1024  # samples
 STAGE_WINDOW = 256  # samples, per stage
 MOST_STAGES = 64  # a pipeline with more is one whose names change; the first ones are kept
 RECONSIDER_EVERY = 64  # samples: a sort of the window costs as much as a hundred appends
+MEAN_OVER = 4096  # samples: those beyond count half, and so on
 _FORMAT = 1
 _SAVED_TOTALS = 256  # numbers per window in a saved profile
 _SAVED_OTHERS = 32
@@ -72,20 +74,37 @@ class CostProfile:
         self._until_reconsidered = rule.warmup_samples
         self._samples = 0
         self._slow = 0
+        self._work_s = 0.0
+        self._work_samples = 0
+        """Lately: seconds of work, and samples that were made in them."""
+
+    @property
+    def samples(self) -> int:
+        """Samples seen, those of a loaded profile not counted."""
+        return self._samples
+
+    @property
+    def mean_cost(self) -> float:
+        """Seconds that a sample took lately, on average."""
+        return self._work_s / self._work_samples if self._work_samples else self._totals.mean
 
     @property
     def threshold(self) -> float | None:
         """Seconds from which on a sample counts as slow; None: none does."""
         return self._threshold.seconds
 
-    def observe(self, total_s: float, nbytes: int = 0, stages: Iterable[tuple[str, float]] = ()) -> bool:
-        """A sample took that long; whether it counts as slow. `stages`: its load and its transforms, with seconds."""
+    def observe(
+        self, total_s: float, nbytes: int = 0, stages: Iterable[tuple[str, float]] = (), samples: int = 1
+    ) -> bool:
+        """A sample took that long; whether it counts as slow. `stages`: its load and its transforms, with seconds.
+        `samples`: how many were made together and took that long each, on average; they count as one."""
         if not 0 <= total_s < math.inf:
             raise ValueError(f"a sample's cost must be a number of seconds from 0 on, got {total_s!r}")
         self._samples += 1
         slow = self._threshold.judge(total_s)
         self._slow += slow
         self._totals.add(total_s)
+        self._note_work(total_s * samples, samples)
         if nbytes:
             self._bytes.add(nbytes)
         for name, seconds in stages:
@@ -95,6 +114,12 @@ class CostProfile:
             self._until_reconsidered = RECONSIDER_EVERY
             self._threshold.reconsider(self._totals.ordered)
         return slow
+
+    def _note_work(self, seconds: float, samples: int) -> None:
+        if self._work_samples > MEAN_OVER:
+            self._work_s, self._work_samples = self._work_s / 2, self._work_samples // 2
+        self._work_s += seconds
+        self._work_samples += samples
 
     def _stage(self, name: str) -> SlidingWindow:
         window = self._stages.get(name)
@@ -161,9 +186,17 @@ def _numbers(values: Any) -> list[float]:
 class Profile:
     """The cost of a loader's samples: those that were made, and those that came from a cache."""
 
-    def __init__(self, rule: ThresholdRule, window: int = WINDOW) -> None:
+    def __init__(
+        self, rule: ThresholdRule, window: int = WINDOW, length: int | None = None, hint: SlowHint | None = None
+    ) -> None:
+        """`length`: of the dataset, if it is known: costs of single samples go with it. `hint`: what the user knows of
+        them."""
         self.made = CostProfile(rule, window)
         self.cached = CostProfile(rule, window)
+        self.costs = LearnedCosts()
+        """Of samples known to be slow, by index."""
+        self.hint = hint
+        self._length = length
 
     def of(self, from_cache: bool) -> CostProfile:
         """The profile for one of the two."""
@@ -171,17 +204,24 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a small JSON file. Readers see the old file or the new one, never half of it."""
-        content = {"format": _FORMAT, "made": self.made.to_plain(), "cached": self.cached.to_plain()}
+        content = {
+            "format": _FORMAT,
+            "made": self.made.to_plain(),
+            "cached": self.cached.to_plain(),
+            "costs": {"length": self._length, **self.costs.to_plain()},
+        }
         target = Path(path)
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             fresh.write_text(json.dumps(content), encoding="utf-8")
             os.replace(fresh, target)
         finally:
             fresh.unlink(missing_ok=True)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Begin with a saved profile. ValueError if the file is not one."""
+        """Begin with a saved profile. ValueError if the file is not one. Costs of single samples are left aside if they
+        are those of a dataset of another length."""
         text = Path(path).read_text(encoding="utf-8")
         try:
             content = json.loads(text)
@@ -191,7 +231,13 @@ class Profile:
             trial = Profile(ThresholdRule())  # nothing is learned from a file of which a part is broken
             trial.made.learn(made)
             trial.cached.learn(cached)
+            costs = content["costs"]
+            keys, seconds = [int(key) for key in costs["keys"]], _numbers(costs["seconds"])
+            trial.costs.replace(keys, seconds)
+            length = costs["length"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{os.fspath(path)!r} is not a saved profile: {error}") from error
         self.made.learn(made)
         self.cached.learn(cached)
+        if length == self._length:
+            self.costs.replace(keys, seconds)

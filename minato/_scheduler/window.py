@@ -14,6 +14,7 @@ class Window:
 
     def __init__(self, most: int, budget_bytes: int, first: int) -> None:
         self._most = most
+        self._extra = 0
         self._first = first
         self._budget = budget_bytes
         self._batch_bytes: float | None = None
@@ -27,9 +28,13 @@ class Window:
         """The plan's number has changed."""
         self._most = max(1, most)
 
+    def widen(self, extra: int) -> None:
+        """So many batches more than the plan's number: for work that is under way elsewhere."""
+        self._extra = max(0, extra)
+
     @property
     def size(self) -> int:
         """Batches that may be in flight."""
         if self._batch_bytes is None:
             return min(self._first, self._most)
-        return max(1, min(self._most, int(self._budget / max(1.0, self._batch_bytes))))
+        return max(1, min(self._most + self._extra, int(self._budget / max(1.0, self._batch_bytes))))

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import select
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -27,9 +28,12 @@ from .guard import die_with_parent, keep_freed_memory, reset_signals
 from .map_loop import MapLoop
 from .program import Program
 from .randomness import Randomness
+from .splitting import Steps
 from .stacks import tell_stack_into
+from .stages import SampleRun
 from .stream_loop import StreamLoop
 from .sync import apply_patch
+from .tracing import open_trace
 from .writer import BatchWriter
 
 
@@ -80,9 +84,9 @@ class WorkerContext:
         self.control = ControlBlock(spec.control.fd, spec.batches, spec.workers)
         self.control.map()
         self.arena = Arena(spec.arena.fd, is_worker=True)
-        self.board = TakingBoard(
-            self.control, self.arena, spec.worker, announce=lambda: os.eventfd_write(spec.ready.fd, 1)
-        )
+        self.trace = open_trace(spec.plan.trace, spec.worker)
+        make_board = TakingBoard if self.trace is None else self.trace.board
+        self.board = make_board(self.control, self.arena, spec.worker, lambda: os.eventfd_write(spec.ready.fd, 1))
         self.dataset: Any = None
         """What samples are fetched from."""
         self._original: Any = None
@@ -104,6 +108,15 @@ class WorkerContext:
                 os._exit(1)
             os.eventfd_read(fd)
 
+    @property
+    def sample_run(self) -> Callable[[Steps], SampleRun]:
+        """What sees a sample through its stages."""
+        return SampleRun if self.trace is None else self.trace.sample_run
+
+    def dataset_for(self, samples: int) -> Any:
+        """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
+        return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
+
     def sync_dataset(self) -> None:
         """Apply attribute changes that the main process has published since the last sample."""
         version = self.control.words[Header.UPDATE]
@@ -121,7 +134,8 @@ class WorkerContext:
     def writer(self, program: Program) -> BatchWriter:
         book = LayoutBook(self.control, self.arena)
         randomness = Randomness() if self.plan.source is Source.MAP else None
-        return BatchWriter(self.worker, self.board, book, self.plan.collate, program.collate_fn, randomness)
+        collate = program.collate_fn if self.trace is None else self.trace.collate(program.collate_fn)
+        return BatchWriter(self.worker, self.board, book, self.plan.collate, collate, randomness)
 
 
 def worker_main(spec: WorkerSpec) -> None:
@@ -141,6 +155,8 @@ def worker_main(spec: WorkerSpec) -> None:
         loop.run()
     except Exception as error:
         _report(spec, context, error, stage)
+    if context.trace is not None:
+        context.trace.stop()
 
 
 def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import CapturedError
 from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
-from .._fetchers.sequential import fetch_each, fetch_together, has_getitems
+from .._fetchers.sequential import fetch_each, fetch_together
 from .._plan import Collate, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
+from .costs import CostNotes
+from .in_stages import InStages
 from .randomness import Fetch, Randomness, Reseed, sample_seed
 from .writer import BatchWriter
 
@@ -35,30 +37,49 @@ class MapLoop:
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._by_function = plan.collate is not Collate.ROWS
         # Batched reads see the same index lists as with torch: whole batches.
-        self._together = plan.collate is not Collate.NONE and has_getitems(context.dataset)
+        self._together = plan.together
         self._whole_from = WHOLE_FROM if self._by_function or self._together else 0
         self._in_rows = not self._whole_from
         self._mends = plan.mends
         self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S)
         self._randomness = Randomness()
+        self._costs = CostNotes(context.board)
+        self._late = False
+        """Whether the samples in hand took longer than the threshold."""
+        self._stages = InStages(context, self._hand_in_one, self._capture)
+        self._parks = plan.parks and not self._together
 
     def run(self) -> None:
-        """Work until the pool stops."""
-        context, board = self._context, self._board
+        """Work until the pool stops, or this worker is dismissed; then what it has put aside is finished first."""
+        context, stages = self._context, self._stages
         while not context.stopped:
-            want = _ALL if self._together else self._sizer.size()
-            taken = board.pull(want, self._whole_from, with_rows=self._late_rows and self._in_rows)
-            if taken is None:
-                context.sleep()
-            elif isinstance(taken, CollateTask):
-                self._writer.collate_rows(taken.batch)
+            if self._parks and stages.is_due:
+                stages.resume()
             else:
-                context.sync_dataset()
-                place = self._known_rows(taken)
-                if place is None:
-                    self._hand_in(taken, self._fetch(taken))
-                else:
-                    self._fetch_into(place, taken)
+                self._work()
+        while stages.has_parked and not context.board.stopped:
+            stages.resume()
+
+    def _work(self) -> None:
+        """Take tickets, and make their samples; sleep if there are none."""
+        context, want = self._context, _ALL if self._together else self._sizer.size()
+        taken = self._board.pull(want, self._whole_from, with_rows=self._late_rows and self._in_rows)
+        if taken is None:
+            if self._stages.has_parked:
+                self._stages.resume()
+            else:
+                context.sleep()
+        elif isinstance(taken, CollateTask):
+            self._writer.collate_rows(taken.batch)
+        else:
+            context.sync_dataset()
+            place = self._known_rows(taken)
+            if want == 1 and self._parks and self._stages.is_wanted():
+                self._stages.make(taken)
+            elif place is None:
+                self.hand_in(taken, self._fetch(taken))
+            else:
+                self._fetch_into(place, taken)
 
     def _known_rows(self, run: Run) -> Place | None:
         """The rows of the run's samples, if they can be written there as they come."""
@@ -68,8 +89,8 @@ class MapLoop:
 
     def _fetch_into(self, place: Place, run: Run) -> None:
         """Fetch the run's samples and write them into their rows, a part of the run at a time."""
-        dataset, keys, row_bytes = self._context.dataset, run.keys, self._writer.row_bytes
-        current = self._board.current
+        keys, row_bytes, dataset = run.keys, self._writer.row_bytes, self._context.dataset_for(len(run.keys))
+        current = self._costs.watch(run)
         step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
@@ -84,7 +105,7 @@ class MapLoop:
 
     def _fetch(self, run: Run) -> list[Any]:
         """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        dataset, keys, current = self._context.dataset, run.keys, self._board.current
+        keys, dataset, current = run.keys, self._context.dataset_for(len(run.keys)), self._costs.watch(run)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
             if not self._together:
@@ -100,11 +121,21 @@ class MapLoop:
         started = time.perf_counter()
         samples = self._randomness.fetch(fetch, lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]))
         seconds = time.perf_counter() - started
-        self._sizer.observe(len(run.keys), seconds)
-        self._board.note_time(len(run.keys), seconds)
+        self._note_time(len(run.keys), seconds)
+        self._costs.note(run, seconds)
         return samples
 
-    def _hand_in(self, run: Run, samples: Sequence[Any]) -> None:
+    def _note_time(self, samples: int, seconds: float) -> None:
+        self._sizer.observe(samples, seconds)
+        self._late = self._board.note_time(samples, seconds)
+
+    def _hand_in_one(self, run: Run, sample: Any, seconds: float) -> None:
+        """Give a sample that was made in stages its row."""
+        self._note_time(1, seconds)
+        self._costs.note(run, seconds)
+        self.hand_in(run, [sample])
+
+    def hand_in(self, run: Run, samples: Sequence[Any]) -> None:
         """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
         if len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
             self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))
@@ -132,6 +163,8 @@ class MapLoop:
 
     def _commit(self, place: Place, positions: range) -> None:
         """Declare rows done; if they were the last of a batch that has to be collated, do so."""
+        if self._late:
+            self._board.mark_late(place)
         if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
 

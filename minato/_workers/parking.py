@@ -1,13 +1,14 @@
-"""Samples in stages, and slow ones put aside between two stages.
+"""Samples made in stages, and slow ones put aside between two of them.
 
-A worker that finds itself past the threshold between two transforms, while too many others hold slow samples already,
-puts the sample aside with what it has become so far and the number of the next transform, and takes a fast one. It
-goes on with it in the same process when there is room, or when there is nothing else to do. No transform runs twice.
-Random numbers of a parked sample are its own: the generators are put aside with it.
+A worker that finds a sample past the threshold between two stages may put it aside (parking_rules.py says when) with
+what it has become so far, and take a fast one. It goes on with it later, in the same process, at the next stage. No
+stage runs twice. Random numbers of a parked sample are its own: the generators' states are put aside with it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,8 +18,16 @@ from typing import Any
 from .._queues.taking import TakingBoard
 from .._records import Run
 from .generators import Generator, all_generators
+from .parking_rules import Outlook, ParkingRule, may_park, should_resume
+from .stages import Begin, SampleRun
 
-LEAST_FAST = 1  # workers that are not to be held by slow samples
+
+class Outcome(enum.Enum):
+    """What became of a sample by one step."""
+
+    GOES_ON = "goes on"
+    PARKED = "parked"
+    DONE = "done"
 
 
 @dataclass(slots=True)
@@ -26,91 +35,100 @@ class Begun:
     """A sample on its way through the stages."""
 
     run: Run
-    value: Any
-    stage: int
-    """The next transform to apply."""
-    seconds: float
+    """Its ticket."""
+    sample: SampleRun
+    seconds: float = 0.0
     """Work so far; time spent parked does not count."""
     entry: int = -1
     """Where the board keeps its ticket while it is parked."""
     generators: tuple[Any, ...] = ()
     """States of the random generators while it is parked."""
+    to_the_end: bool = False
+    """It has waited once, and does not do so again."""
 
 
 class Parking:
-    """Fetches single samples stage by stage, for one worker."""
+    """Makes single samples stage by stage, for one worker, and keeps its temp queue."""
 
     def __init__(
         self,
         board: TakingBoard,
-        load: Callable[[Any], Any],
-        transforms: Sequence[Callable[[Any], Any]],
+        begin: Begin,
+        rule: ParkingRule,
+        most: int,
         clock: Callable[[], float] = time.perf_counter,
         generators: Sequence[Generator] | None = None,
     ) -> None:
+        """`most`: samples that all workers together may have put aside."""
         self._board = board
-        self._load = load
-        self._transforms = transforms
+        self._begin = begin
+        self._rule = rule
+        self._most = most
         self._clock = clock
         self._generators = all_generators() if generators is None else generators
         self._parked: deque[Begun] = deque()
 
     @property
     def parked(self) -> int:
-        """Samples put aside."""
+        """Samples put aside by this worker."""
         return len(self._parked)
 
-    def begin(self, run: Run, seed: int) -> Begun | None:
-        """Fetch the run's sample. None: it was parked. Raises what the user's code raises."""
+    def begin(self, run: Run, seed: int) -> Begun:
+        """Begin the single sample of a run, under its own seed."""
         for salt, generator in enumerate(self._generators):
             generator.seed(seed ^ salt)
-        began = self._clock()
-        sample = Begun(run, self._load(run.keys[0]), 0, 0.0)
-        return self._go_on(sample, began)
+        return Begun(run, self._begin(run.keys[0]))
+
+    def advance(self, begun: Begun) -> Outcome:
+        """Do the sample's next stage, or put it aside. Raises what the user's code raises."""
+        board, threshold = self._board, self._board.threshold_s
+        if threshold is not None and begun.seconds > threshold:
+            board.mark_slow(True)
+            if not begun.to_the_end and self._may_park(begun.run) and self._park(begun):
+                board.mark_slow(False)
+                return Outcome.PARKED
+        started, done = self._clock(), True
+        try:
+            done = begun.sample.advance()
+        finally:
+            begun.seconds += self._clock() - started
+            if done:
+                board.mark_slow(False)
+        return Outcome.DONE if done else Outcome.GOES_ON
+
+    def is_due(self) -> bool:
+        """Whether the sample that was parked first is to be gone on with now, before anything else is taken."""
+        if not self._parked:
+            return False
+        run = self._parked[0].run
+        return self._board.is_void(run.epoch) or should_resume(self._rule, run.batch, run.epoch, self._outlook())
 
     def resume(self) -> Begun | None:
-        """Go on with the sample that was parked first. None: nobody waits for it any more, or it was parked again."""
-        sample = self._parked.popleft()
-        if not self._board.unpark(sample.entry):
+        """Take up the sample that was parked first. None: nobody waits for it any more."""
+        begun = self._parked.popleft()
+        if not self._board.unpark(begun.entry):
+            with contextlib.suppress(Exception):  # of the user's `finally`, for a sample that nobody sees
+                begun.sample.close()
             return None
-        for generator, state in zip(self._generators, sample.generators, strict=True):
+        self._board.mark_slow(True)
+        for generator, state in zip(self._generators, begun.generators, strict=True):
             generator.restore(state)
-        return self._go_on(sample, self._clock())
+        begun.generators, begun.to_the_end = (), True
+        return begun
 
-    def has_room(self) -> bool:
-        """Whether a parked sample may be gone on with now, though there is other work."""
-        return bool(self._parked) and self._board.slow_holders < self._board.active - LEAST_FAST
+    def _may_park(self, run: Run) -> bool:
+        return not self._board.dismissed and may_park(self._rule, run.batch, run.epoch, self._outlook())
 
-    def _go_on(self, sample: Begun, began: float) -> Begun | None:
-        before = sample.seconds
-        try:
-            while sample.stage < len(self._transforms):
-                sample.seconds = before + self._clock() - began
-                if self._is_past_threshold(sample) and self._must_park() and self._park(sample):
-                    return None
-                sample.value = self._transforms[sample.stage](sample.value)
-                sample.stage += 1
-            sample.seconds = before + self._clock() - began
-            return sample
-        finally:
-            self._board.mark_slow(False)
-
-    def _is_past_threshold(self, sample: Begun) -> bool:
-        threshold = self._board.threshold_s
-        slow = threshold is not None and sample.seconds > threshold
-        if slow:
-            self._board.mark_slow(True)
-        return slow
-
-    def _must_park(self) -> bool:
-        """Whether too many workers hold slow samples, this one included, and there is other work to do."""
-        return self._board.slow_holders > self._board.active - LEAST_FAST and self._board.has_open_tickets
-
-    def _park(self, sample: Begun) -> bool:
-        entry = self._board.park()
+    def _park(self, begun: Begun) -> bool:
+        entry = self._board.park(self._most)
         if entry is None:
             return False
-        sample.entry = entry
-        sample.generators = tuple(generator.save() for generator in self._generators)
-        self._parked.append(sample)
+        begun.entry = entry
+        begun.generators = tuple(generator.save() for generator in self._generators)
+        self._parked.append(begun)
         return True
+
+    def _outlook(self) -> Outlook:
+        board = self._board
+        batch, epoch = board.first_open
+        return Outlook(board.count_slow_workers(), board.active, batch, epoch, board.newest, board.posted_before)

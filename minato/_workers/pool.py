@@ -63,7 +63,8 @@ class WorkerPool:
         self._forks = context.get_start_method() == "fork"
         with contextlib.ExitStack() as opened:  # closes them if one of them cannot be had
             self.ready = _closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(board.control.workers)]
+            locals_ = board.control.workers - board.control.remote
+            self._wake = [_closed_by(opened, os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(locals_)]
             self._stack = -1
             if plan.tells_stack:
                 self._stack = _closed_by(opened, os.memfd_create("minato-stack", os.MFD_CLOEXEC))
@@ -80,6 +81,7 @@ class WorkerPool:
         self._start_error: BaseException | None = None
         self._closed = False
         self._program: Program | None = program
+        self._guest: int | None = None
         self._lock = threading.Lock()  # over _processes, _pidfds and _poll while workers are being started
 
     # ---- start ----------------------------------------------------------------------------------------------------
@@ -174,10 +176,13 @@ class WorkerPool:
             absent = [worker for worker in range(len(self._wake)) if worker not in self._pidfds]
         for worker in absent[: max(0, workers - len(staying))]:
             self._start_one(worker)
-        for worker in sorted(staying)[workers:]:
+        dismissed = sorted(staying)[workers:]
+        for worker in dismissed:
             self._leaving.add(worker)
             self._board.dismiss(worker)
             self.wake([worker])
+        if dismissed:  # some may have been woken a moment ago for tickets that they will not take
+            self.wake(self._board.wake_sleepers(len(self._wake)))
         self._board.set_active(self.active)
 
     def _see_off(self, ended: list[int]) -> list[int]:
@@ -218,6 +223,20 @@ class WorkerPool:
     def interrupt(self) -> None:
         """Make a thread that is in `wait` return."""
         os.eventfd_write(self.ready, 1)
+
+    def watch(self, pidfd: int | None) -> None:
+        """Return from `wait` also when this process ends, which has the lanes; None: none has."""
+        if self._guest is not None:
+            self._poll.unregister(self._guest)
+        self._guest = pidfd
+        if pidfd is not None:
+            self._poll.register(pidfd, select.POLLIN)
+
+    @property
+    def holders(self) -> list[int]:
+        """All who may have work in hand: workers that run, and the lanes if a process has them."""
+        first = self._board.control.workers - self._board.control.remote
+        return [*self.alive, *(() if self._guest is None else range(first, self._board.control.workers))]
 
     @property
     def alive(self) -> list[int]:

@@ -5,9 +5,10 @@ same function with `image = (yield self.transform, (image,), {})` in its place c
 when it suits, and sends the result back. Everything else is the user's own code, in its order, with its own globals,
 closure, error handling and line numbers, so the outcome is the same by construction.
 
-It is done only where it is certain: the source is found, compiles to exactly the code that runs, and is no generator
-itself. Calls inside `with` are left alone, since whatever the block holds (a lock, a mode) would be held meanwhile; so
-are those in comprehensions and inner functions, which cannot be left.
+It is done only where it is certain: the source is found, compiles to exactly the code that runs, is no generator
+itself, and keeps nothing about a sample on its object (keeping.py). Calls inside `with` are left alone, since whatever
+the block holds (a lock, a mode) would be held meanwhile; so are those in comprehensions and inner functions, which
+cannot be left.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import linecache
 from collections.abc import Callable, Generator, Iterator
 from types import CodeType, FunctionType
 from typing import Any
+
+from .keeping import keeps_state
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """What to call, with which arguments and keywords. A plain tuple: it is made by the user's function, once per call."""
@@ -41,8 +44,9 @@ _SAME = (
 )
 
 
-def split(function: Any, is_wanted: IsWanted) -> Callable[..., Steps] | None:
-    """The function with the wanted calls given out; None if there are none, or if it cannot be done with certainty."""
+def split(function: Any, is_wanted: IsWanted, owner: type | None) -> Callable[..., Steps] | None:
+    """A function of `owner` with the wanted calls given out; None if there are none, or if it cannot be done with
+    certainty. Without `owner` it is known to keep nothing on its object."""
     if not isinstance(function, FunctionType) or inspect.isgeneratorfunction(function):
         return None
     code = function.__code__
@@ -58,7 +62,7 @@ def split(function: Any, is_wanted: IsWanted) -> Callable[..., Steps] | None:
         return None
     rewriter = _Rewriter(parameters[0].arg, is_wanted)
     definition.body = [rewriter.visit(statement) for statement in definition.body]
-    if not rewriter.found:
+    if not rewriter.found or (owner is not None and keeps_state(owner, ast.fix_missing_locations(definition))):
         return None
     rewritten = _compile(ast.fix_missing_locations(module), code)
     return None if rewritten is None else _function(rewritten, function)

@@ -3,8 +3,8 @@
 `find_stages` looks whether a dataset's samples can be made that way with exactly the result of `dataset[index]`:
 
     StagedDataset                             its load function and its transforms
-    `self.transform(...)` in `__getitem__`    up to the call; then the transform, in its own stages if it is
-                                              Compose-like; then the rest (splitting.py)
+    `self.transform(...)` in `__getitem__`,   up to the call; then the transform, in its own stages if it is
+    or in a method that it calls              Compose-like; then the rest (splitting.py)
     Subset, ConcatDataset                     through to the dataset below
 
 Compose-like is whatever has `transforms` and a loop `for t in self.transforms` that calls `t`: torchvision's, of both
@@ -18,8 +18,8 @@ import ast
 import bisect
 import functools
 import inspect
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ class SampleRun:
             except BaseException as raised:
                 value, error = None, _as_raised(raised)
             else:
-                steps = _steps_of(call) if hasattr(call[0], "transforms") else None
+                steps = _steps_of(call)
                 if steps is None:
                     self._next = call
                     return
@@ -130,17 +130,18 @@ def _as_raised(error: BaseException) -> BaseException:
 Begin = Callable[[Any], SampleRun]
 
 
-def find_stages(dataset: Any) -> Begin | None:
-    """How to begin a sample of this dataset in stages, by its index; None if it is opaque.
+def find_stages(dataset: Any, run: Callable[[Steps], SampleRun] = SampleRun) -> Begin | None:
+    """How to begin a sample of this dataset in stages, by its index; None if it is opaque. `run`: what is to see it
+    through its stages.
 
     Holds as long as the dataset's class and its methods are what they are now; its attributes may change.
     """
     steps = _steps_of_dataset(dataset)
-    return None if steps is None else lambda index: SampleRun(steps(index))
+    return None if steps is None else lambda index: run(steps(index))
 
 
 def _steps_of_dataset(dataset: Any) -> Callable[[Any], Steps] | None:
-    kind = type(dataset)
+    kind: Any = type(dataset)
     if kind is Subset:
         return _steps_of_subset(dataset)
     if kind is ConcatDataset:
@@ -149,7 +150,7 @@ def _steps_of_dataset(dataset: Any) -> Callable[[Any], Steps] | None:
         return functools.partial(_staged_steps, dataset)
     if not any(callable(getattr(dataset, name, None)) for name in ATTRIBUTES):
         return None
-    steps = _split_getitem(kind.__getitem__)
+    steps = _split_method(kind, kind.__getitem__)
     return None if steps is None else functools.partial(steps, dataset)
 
 
@@ -194,32 +195,58 @@ def _steps_of_concatenation(dataset: Any) -> Callable[[Any], Steps] | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _split_getitem(function: Any) -> Callable[..., Steps] | None:
-    return split(function, _is_call_of_attribute)
+def _split_method(kind: type, function: Any, callers: frozenset[Any] = frozenset()) -> Callable[..., Steps] | None:
+    """A dataset's method with the calls of its transform given out, and those of its methods that call the transform.
+    `callers`: on whose behalf it is looked at."""
+
+    def is_wanted(call: ast.Call, first: str, _loops: frozenset[str]) -> bool:
+        called = call.func
+        if not (isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == first):
+            return False
+        return called.attr in ATTRIBUTES or _calls_transform(kind, called.attr, callers | {function})
+
+    return split(function, is_wanted, kind)
 
 
-def _is_call_of_attribute(call: ast.Call, first: str, _loops: frozenset[str]) -> bool:
-    function = call.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr in ATTRIBUTES
-        and isinstance(function.value, ast.Name)
-        and function.value.id == first
-    )
+def _calls_transform(kind: type, name: str, callers: frozenset[Any]) -> bool:
+    method = inspect.getattr_static(kind, name, None)
+    if not isinstance(method, FunctionType) or method in callers or not _mentions_transform(method):
+        return False
+    return _split_method(kind, method, callers) is not None
+
+
+def _mentions_transform(function: Any) -> bool:
+    """A quick look, before the source is read."""
+    return isinstance(function, FunctionType) and not set(ATTRIBUTES).isdisjoint(function.__code__.co_names)
 
 
 # ---- transforms ----------------------------------------------------------------------------------------------------
 
 
 def _steps_of(call: Call) -> Steps | None:
-    """The stages of a call, if it is one of something Compose-like."""
+    """The stages of a call, if it is one of something Compose-like, or of a dataset's method that calls its
+    transform."""
     transform, args, keywords = call
-    if not isinstance(transform.transforms, (list, tuple, torch.nn.ModuleList)):
+    kind: Any = type(transform)
+    if isinstance(transform, MethodType):
+        function, kind = transform.__func__, type(transform.__self__)
+        steps = _split_method(kind, function) if _mentions_transform(function) else None
+        return None if steps is None else steps(transform.__self__, *args, **keywords)
+    if not isinstance(getattr(transform, "transforms", None), (list, tuple, torch.nn.ModuleList)):
         return None
     if _takes_one_at_a_time(transform) and len(args) == 1 and not keywords:
         return _one_at_a_time(transform, args[0])
-    steps = _split_compose(_function_of(transform))
+    steps = _split_compose(kind, _function_of(transform), _keeps_nothing(transform, keywords))
     return None if steps is None else steps(transform, *args, **keywords)
+
+
+def _keeps_nothing(transform: Any, keywords: Mapping[str, Any]) -> bool:
+    """albumentations' Compose keeps on itself what it has to undo at the end: of boxes and key points (its processors),
+    and of lists of images. Without these, or inside another Compose, which does it, it makes no use of that."""
+    if not type(transform).__module__.startswith("albumentations."):
+        return False
+    inner = getattr(transform, "main_compose", True) is False
+    return inner or not (getattr(transform, "processors", True) or {"images", "masks"} & keywords.keys())
 
 
 def _function_of(transform: Any) -> FunctionType | None:
@@ -246,8 +273,8 @@ def _is_plain(module: torch.nn.Module) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _split_compose(function: FunctionType | None) -> Callable[..., Steps] | None:
-    return None if function is None else split(function, _is_call_of_loop_variable)
+def _split_compose(kind: type, function: FunctionType | None, keeps_nothing: bool) -> Callable[..., Steps] | None:
+    return None if function is None else split(function, _is_call_of_loop_variable, None if keeps_nothing else kind)
 
 
 def _is_call_of_loop_variable(call: ast.Call, _first: str, loops: frozenset[str]) -> bool:

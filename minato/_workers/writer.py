@@ -109,7 +109,9 @@ class BatchWriter:
 
     def _store(self, batch: int, slot: int, value: object) -> int:
         """Pickle `value` into the heap of a batch; returns its offset in the slot."""
-        packed = codec.pack(value)
+        return self._store_packed(batch, slot, codec.pack(value))
+
+    def _store_packed(self, batch: int, slot: int, packed: codec.Packed) -> int:
         offset = self._board.allocate(batch, packed.nbytes)
         codec.write(packed, self._arena.view(Stretch.SLOT, slot, offset + packed.nbytes), offset)
         return offset
@@ -161,6 +163,11 @@ class BatchWriter:
         if before_finish is not None:
             before_finish(batch)
         self._board.finish(batch, offset, Flag.RESULT | Flag.ERROR, positions)
+
+    def finish_packed(self, batch: int, packed: codec.Packed, positions: range) -> None:
+        """Hand in the result of a batch that was collated elsewhere."""
+        offset = self._store_packed(batch, self._board.bind_slot(batch), packed)
+        self._board.finish(batch, offset, Flag.RESULT, positions)
 
     def save_stream_state(self, batch: int, packed: bytes) -> None:
         """Leave the state of this worker's stream with a batch that is not ready yet."""

@@ -17,8 +17,8 @@ PACKAGE = "minato"
 MAX_MODULE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
-L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument"})
-SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench"})
+L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument", "_recording"})
+SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench", "integrations"})
 
 # A part is a direct child of the package, module or subpackage. What a part may import from the others:
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
@@ -34,8 +34,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_pipeline"},
     "_arguments": L0,
     "_dataloader": L0 | {"_arguments", "_engine", "_pipeline"},
+    "_patching": L0 | {"_dataloader"},
     "__main__": frozenset({"cli"}),
-    "__init__": L0 | {"_dataloader", "_scheduler", "_staged", "errors"},  # to give policies their public names
+    # The scheduler, to give policies their public names.
+    "__init__": L0 | {"_dataloader", "_patching", "_scheduler", "_staged", "errors"},
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 

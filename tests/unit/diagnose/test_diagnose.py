@@ -174,7 +174,8 @@ def test_optimised_loader_has_the_same_content(decisions: Path, monkeypatch: pyt
         generator = torch.Generator().manual_seed(9)
         return minato.DataLoader(Augmented(), batch_size=8, shuffle=True, generator=generator, in_order=True)
 
-    expected = [[x.tolist(), y.tolist()] for _ in range(2) for x, y in make()]
+    plain = make()
+    expected = [[x.tolist(), y.tolist()] for _ in range(2) for x, y in plain]
     with minato.optimize(make(), max_seconds=3.0) as better:
         assert [[x.tolist(), y.tolist()] for _ in range(2) for x, y in better] == expected
     (file,) = decisions.iterdir()

@@ -14,6 +14,7 @@ from minato._queues.arena import Arena
 from minato._queues.control import Batch, ControlBlock, Flag
 from minato._queues.posting import PostingBoard
 from minato._queues.taking import TakingBoard
+from minato._records import EarlyStart
 
 
 def plan(**changed: Any) -> WorkerPlan:
@@ -171,3 +172,25 @@ def test_without_batching_a_turn_is_one_sample(board: PostingBoard) -> None:
     feed = stream(batch_size=None, collate=Collate.NONE)
     feed.post(board, 0)
     assert board.field(0, Batch.ROWS) == 1
+
+
+def early(places: list[int], lead: int) -> Any:
+    class Known:
+        def early(self, keys: Any) -> EarlyStart | None:
+            found = [place for place in places if place < len(keys) and keys[place] >= 100]
+            return EarlyStart(found, lead) if found else None
+
+    return Known()
+
+
+def test_slow_samples_are_given_out_before_their_turn_and_the_others_in_order(board: PostingBoard) -> None:
+    """From two batches before on: 100 when batch 0 is under way, 101 and 102 when batch 1 is; each once."""
+    batches = [[1, 2], [3, 4], [5, 100], [101, 102], [6, 7]]
+    feed = make_feed(0, 0, plan(), batches, early([0, 1], lead=2))
+    post_all(feed, board)
+    worker = TakingBoard(board.control, board.arena)
+    taken = []
+    while (run := worker.pull(1)) is not None:
+        taken += run.keys  # type: ignore[union-attr]
+        worker.drop()
+    assert taken == [100, 1, 2, 101, 102, 3, 4, 5, 6, 7]

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import minato
 from minato._engine import onto_device
+from minato.trace import Kind, read_run
 from tests.support.devices import FakeRuntime
 
 LARGE = 20_000  # floats per sample: such tensors are views of shared memory, not copies
@@ -85,7 +86,13 @@ def test_re_ordered_delivery_loses_nothing(runtime: FakeRuntime) -> None:
 
 def test_batches_are_dealt_to_several_devices(runtime: FakeRuntime) -> None:
     with minato.DataLoader(Numbers(12), 2, num_workers=2, device=["cuda:0", "cuda:1"]) as loader:
-        batches = list(loader)
+        assert loader.stats().batches_on_device == ()
+        batches, queues = [], []
+        for batch in loader:
+            batches.append(batch)
+            queues.append(loader.stats().batches_on_device)
+    assert all(len(lengths) == 2 and max(lengths) <= 2 for lengths in queues), "one queue for each device"
+    assert queues[-1] == (0, 0)
     assert [batch["x"].device.index for batch in batches] == [0, 1, 0, 1, 0, 1]
     assert [numbers(batch)[0] for batch in batches] == [0, 2, 4, 6, 8, 10]
 
@@ -264,3 +271,31 @@ def test_devices_without_streams_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     with pytest.raises(ValueError, match="MPS has no streams"):
         minato.DataLoader(Numbers(4), device="mps")
+
+
+def test_a_batch_that_waits_for_another_try_holds_up_none_that_is_there(runtime: FakeRuntime) -> None:
+    """The second batch fails and is tried again later; the first one, copied already, is handed out meanwhile."""
+    loader = minato.DataLoader(
+        Numbers(8, bad=3), 2, num_workers=1, device="cuda", sample_retries=2, on_error="skip", in_order=True
+    )
+    with loader, pytest.warns(RuntimeWarning, match="left out"):
+        seen = [number for batch in loader for number in numbers(batch)]
+    assert sorted(seen) == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transfers_are_traced_and_batches_consumed_when_handed_out(
+    runtime: FakeRuntime, tmp_path: Any, workers: int
+) -> None:
+    """Each batch has one transfer, and is consumed after it, in the order of delivery."""
+    loader = minato.DataLoader(
+        Numbers(12), batch_size=2, num_workers=workers, device=["cuda:0", "cuda:1"], trace=tmp_path
+    )
+    assert [numbers(batch) for batch in loader] == [[float(n), n + 1.0] for n in range(0, 12, 2)]
+    loader.close()
+    (main,) = read_run(tmp_path).mains
+    sent = {event.batch: event.end_ns for event in main.events(Kind.TRANSFER)}
+    consumed = [(event.batch, event.start_ns) for event in main.events(Kind.CONSUMED)]
+    assert [batch for batch, _ in consumed] == list(range(6))
+    assert sent.keys() == set(range(6))
+    assert all(sent[batch] <= at for batch, at in consumed)

@@ -22,7 +22,7 @@ from minato._queues.posting import PostingBoard
 from minato._queues.recovery import OpenEpoch, recover
 from minato._queues.rows import Column, Kind
 from minato._queues.taking import TakingBoard
-from minato._records import CollateTask, Place, Run
+from minato._records import CollateTask, EarlyStart, Place, Run
 
 from .fuses import FusedBoard, Killed
 
@@ -31,12 +31,14 @@ COLUMN = 4096  # bytes; where the samples begin in a slot, beyond the little tha
 
 
 class Hand:
-    """One worker, step by step: pull, (park, unpark), (claim), write, commit, (collate, finish)."""
+    """One worker, step by step: pull, (park, unpark), (claim), write, commit, (collate, finish). A lane of the remote
+    side pulls what is set aside, and gives some of it back."""
 
     def __init__(self, crew: Crew, worker: int) -> None:
         self.crew = crew
         self.worker = worker
         self.board = FusedBoard(crew.control, Arena(os.dup(crew.arena.fd), is_worker=True), worker)
+        self.is_lane = crew.away and worker == crew.control.workers - 1
         self.dead = False
         self.run: Run | None = None
         self.done = 0
@@ -55,10 +57,12 @@ class Hand:
         if self.collating is not None:
             return "collate"
         if self.run is None:
-            resumes = self.parked and (len(self.parked) > 1 or not self.board.has_open_tickets)
+            resumes = self.parked and (len(self.parked) > 1 or self.board.first_open[0] is None)
             return "unpark" if resumes else "pull"
         if self.place is None and self._would_park(self.run):
             return "park"
+        if self.is_lane and self.place is None and self.done == 0 and self.run.position % 3 == 0:
+            return "give back"
         return "claim" if self.place is None else "commit" if self.written else "bind"
 
     def _would_park(self, run: Run) -> bool:
@@ -77,13 +81,16 @@ class Hand:
             case "pull":
                 return self._pull(want)
             case "park":
-                entry = self.board.park()
+                entry = self.board.park(most=100)
                 assert entry is not None and self.run is not None
                 self.parked.append((self.run, entry))
                 self.run = None
             case "unpark":
                 run, entry = self.parked.pop(0)
                 self.run, self.done, self.resumed = (run, 0, True) if self.board.unpark(entry) else (None, 0, False)
+            case "give back":
+                self.board.give_back()
+                self.run = None
             case "claim":
                 self._find_place(self.run)
             case "bind":
@@ -97,7 +104,10 @@ class Hand:
         return True
 
     def _pull(self, want: int) -> bool:
-        taken = self.board.pull(want, self.crew.whole_from, with_rows=self.crew.late and not self.crew.collates)
+        if self.is_lane:
+            taken: Run | CollateTask | None = self.board.pull_away(want, whole=False, beyond=want == 1)
+        else:
+            taken = self._pull_here(want)
         if isinstance(taken, CollateTask):
             self.collating = taken.batch
         elif taken is not None:
@@ -106,6 +116,9 @@ class Hand:
             self.place, self.written = taken.place, False
             assert taken.place is None or taken.place.count == len(taken.keys)
         return taken is not None
+
+    def _pull_here(self, want: int) -> Run | CollateTask | None:
+        return self.board.pull(want, self.crew.whole_from, with_rows=self.crew.late and not self.crew.collates)
 
     def _find_place(self, run: Run) -> None:
         left = len(run.keys) - self.done
@@ -172,9 +185,12 @@ class Crew:
         workers: int = 3,
         window: int = 3,
         rows: int = 4,
+        away: bool = False,
     ) -> None:
         self.late = late
         self.parks = parks
+        self.away = away
+        """Whether the last worker is a lane of the remote side."""
         self.collates = collates
         self.whole_from = 4 if collates else 0
         self.rows = rows
@@ -182,6 +198,9 @@ class Crew:
         self.control = ControlBlock.create(window + 4 * window + 1, workers)
         self.arena = Arena.create()
         self.board = PostingBoard(self.control, self.arena)
+        if away:
+            self.board.set_aside = lambda tickets: min(tickets, self.board.next_number % 5)
+            self.board.share_away(True)
         self.slots = Slots(self.arena, most_lent=2)
         self.hands = [Hand(self, worker) for worker in range(workers)]
         self.epoch = 0
@@ -208,7 +227,7 @@ class Crew:
         room = not oldest or self.board.next_number - min(oldest) < self.control.batches
         return room and len(self.out) < self.window
 
-    def post(self, rows: int | None = None) -> None:
+    def post(self, rows: int | None = None, early: EarlyStart | None = None) -> None:
         rows = self.rows if rows is None else rows
         slot = self.slots.take()
         first = self.ledger.issued
@@ -221,6 +240,7 @@ class Crew:
             slot=slot,
             flags=Flag.COLLATE if self.collates else 0,
             first=not self._opened,
+            early=early,
         )
         self._opened = True
         self.out.append(number)

@@ -8,7 +8,7 @@ import numpy as np
 
 from minato._queues.arena import Arena
 from minato._queues.control import ControlBlock
-from minato._queues.taking import TakingBoard
+from minato._queues.remote import RemoteBoard
 
 
 class Killed(BaseException):
@@ -61,7 +61,7 @@ class FusedTable(np.ndarray):
             part[place] = values[place]
 
 
-class FusedBoard(TakingBoard):
+class FusedBoard(RemoteBoard):
     """A worker's board on which it may die in the middle of any operation."""
 
     def __init__(self, control: ControlBlock, arena: Arena, worker: int) -> None:

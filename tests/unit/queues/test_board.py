@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from minato._records import EarlyStart
+
 from .crew import Crew
 
 WORKERS = 3
@@ -24,16 +26,21 @@ class BoardMachine(RuleBasedStateMachine):
     collates: bool
     fused: bool
     parks = False
+    away = False
+    early = False
+    """Whether some tickets are offered before their turn."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.crew = Crew(self.late, self.collates, self.parks, WORKERS)
+        self.crew = Crew(self.late, self.collates, self.parks, WORKERS, away=self.away)
 
-    @rule(rows=st.sampled_from([4, 4, 4, 3]))
+    @rule(rows=st.sampled_from([4, 4, 4, 3]), early=st.sets(st.integers(0, 3)), lead=st.integers(0, 3))
     @precondition(lambda self: self.crew.may_post())
-    def post(self, rows: int) -> None:
+    def post(self, rows: int, early: set[int], lead: int) -> None:
         # Rows of a late epoch are alike but for its last batch; in order, any size goes.
-        self.crew.post(None if self.late else rows)
+        rows = 4 if self.late else rows
+        places = [place for place in early if place < rows] if self.early else []
+        self.crew.post(rows, EarlyStart(places, lead) if places else None)
 
     @rule(worker=st.integers(0, WORKERS - 1), want=st.integers(1, 4), steps=st.integers(1, 3))
     def work(self, worker: int, want: int, steps: int) -> None:
@@ -121,3 +128,14 @@ def test_everything_is_delivered_once_when_workers_die_inside_calls(late: bool, 
 @pytest.mark.parametrize("fused", [False, True], ids=["between calls", "inside calls"])
 def test_everything_is_delivered_once_when_samples_are_parked(late: bool, fused: bool) -> None:
     run_state_machine_as_test(machine(late=late, collates=False, fused=fused, parks=True), settings=SETTINGS)
+
+
+@MODES
+def test_everything_is_delivered_once_when_work_is_set_aside(late: bool, collates: bool) -> None:
+    run_state_machine_as_test(machine(late=late, collates=collates, fused=True, away=True), settings=SETTINGS)
+
+
+@MODES
+def test_everything_is_delivered_once_when_tickets_are_taken_early(late: bool, collates: bool) -> None:
+    chosen = machine(late=late, collates=collates, fused=True, early=True, parks=not collates)
+    run_state_machine_as_test(chosen, settings=SETTINGS)

@@ -253,6 +253,93 @@ class Elsewhere(Numbers):
         return self.transform(x)
 
 
+class Remembers(Numbers):
+    """Keeps the sample at hand on itself."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.current = index
+        image = self.transform(float(index))
+        return image, self.current
+
+
+class RemembersInMethods(Numbers):
+    """The same, by way of methods and a property."""
+
+    def __getitem__(self, index: int) -> Any:
+        self.note(index)
+        image = self.transform(float(index))
+        return image, self.noted
+
+    def note(self, index: int) -> None:
+        self.current = index
+
+    @property
+    def noted(self) -> int:
+        return self.current
+
+
+class RemembersInALoop(Numbers):
+    """What is stored after one transform is read before the next."""
+
+    def __getitem__(self, index: int) -> Any:
+        found = []
+        for step in range(2):
+            found.append(index if step == 0 else self.last)
+            found.append(self.transform(float(index)))
+            self.last = index
+        return found
+
+
+class RemembersUnderAnyName(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        setattr(self, "cur" + "rent", index)
+        image = self.transform(float(index))
+        return image, self.length
+
+
+class OpensLate(Numbers):
+    """What it keeps on itself is not about one sample, or not read after the transform."""
+
+    opened: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.opened is None:
+            self.opened = [float(i) for i in range(self.length)]
+        image = self.transform(self.opened[index])
+        self.count = index
+        return image, self.label(index)
+
+    def label(self, index: int) -> int:
+        return index * SCALE + self.length
+
+
+class RemembersCompose(Compose):
+    """albumentations' way: prepares, applies, undoes."""
+
+    def __call__(self, img):
+        self.begin(img)
+        for t in self.transforms:
+            img = t(img)
+        return self.end(img)
+
+    def begin(self, img):
+        self.was_float = isinstance(img, float)
+
+    def end(self, img):
+        return float(img) if self.was_float else img
+
+
+class RecursesForEver(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return self.once(index)
+
+    def once(self, index: int) -> Any:
+        return self.again(index) if index < 0 else self.transform(float(index))
+
+    def again(self, index: int) -> Any:
+        return self.once(-index) if index < 0 else self.transform(float(index))
+
+
 class WithoutGradients(Numbers):
     def __getitem__(self, index: int) -> Any:
         with torch.no_grad():

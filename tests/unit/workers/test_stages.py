@@ -75,6 +75,10 @@ FOUND: dict[str, tuple[Any, list[str] | None]] = {
     "one at a time": (Numbers(CROPS), ["load", "Plus", "ManyCrops", "Plus"]),
     "joined by laziness": (Numbers(LAZY), ["load", "Compose"]),
     "partly in a comprehension": (data.InALoop(Compose(THREE)), THREE_NAMES),
+    "called by another method": (data.Elsewhere(Compose(THREE)), THREE_NAMES),
+    "methods that call each other": (data.RecursesForEver(Compose(THREE)), THREE_NAMES),
+    "keeps what is not about a sample": (data.OpensLate(Compose(THREE)), THREE_NAMES),
+    "a compose that remembers the sample": (Numbers(data.RemembersCompose(THREE)), ["load", "RemembersCompose"]),
     "staged": (STAGED, THREE_NAMES),
     "staged with compose": (minato.StagedDataset(float, [NESTED], 8), THREE_NAMES),
     "subset": (Subset(Numbers(Compose(THREE)), [7, 5, 3, 1, 0]), THREE_NAMES),
@@ -94,13 +98,16 @@ def test_the_stages_give_the_sample(case: str, index: int) -> None:
 
 OPAQUE = {
     "no transform": Numbers(None),
-    "called elsewhere": data.Elsewhere(Compose(THREE)),
+    "remembers the sample": data.Remembers(Compose(THREE)),
+    "remembers it in methods": data.RemembersInMethods(Compose(THREE)),
+    "remembers it in a loop": data.RemembersInALoop(Compose(THREE)),
+    "remembers it under any name": data.RemembersUnderAnyName(Compose(THREE)),
     "inside with": data.WithoutGradients(Compose(THREE)),
     "decorated": data.Decorated(Compose(THREE)),
     "no source": data.TypedIn(Compose(THREE)),
     "a list": [1, 2, 3],
-    "subset of an opaque one": Subset(data.Elsewhere(Compose(THREE)), [0]),
-    "concatenation of opaque ones": ConcatDataset([data.Elsewhere(Compose(THREE))]),
+    "subset of an opaque one": Subset(data.Remembers(Compose(THREE)), [0]),
+    "concatenation of opaque ones": ConcatDataset([data.Remembers(Compose(THREE))]),
 }
 
 

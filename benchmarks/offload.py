@@ -1,0 +1,308 @@
+"""What do other machines' CPUs bring? minato's loader with `offload=Ray()` on a cluster of raylets of this machine.
+
+    python benchmarks/offload.py                          # all cases, about 6 minutes
+    python benchmarks/offload.py --only capacity kills    # some cases; --list names them
+    python benchmarks/offload.py --json out.json
+
+Nodes are raylets with logical CPUs on this machine; samples sleep, which stands for CPUs that are elsewhere. Every
+epoch is checked: each index once. Rates are samples per second of whole epochs with persistent workers, once offloading
+runs; the local rate is measured in the same run.
+
+| case | what | target |
+|---|---|---|
+| no-stall | a consumer that does not wait, with and without offload, in turn | no remote sample, at most 1 % slower |
+| capacity | one local worker, 1, 2 and 4 remote CPUs | at least 0.85 of 2, 3 and 5 times local |
+| choice | what is decided against all ratios by 0.1 and placements, in three environments | at least 0.95 |
+| slow-net | a token bucket that lets a fifth of the local rate through | never slower than local (0.97) |
+| kills | an actor killed each second, then a node | exactly once; the rate afterwards at least 0.8 of before |
+| profiling | share of a run of 100 epochs spent measuring; the same with stored metrics | 3 %; at least 80 % less |
+
+Exit status: 0 all targets met, 1 a target missed, 2 a sample lost or repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+import torch
+from torch.utils.data import Dataset
+
+import minato
+from minato.offload import Ray
+
+BATCH = 20
+SAMPLE_S = 0.01
+
+
+class Sleeper:
+    """A transform that takes a while."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        time.sleep(SAMPLE_S)
+        return image * 2
+
+
+class Images(Dataset[Any]):
+    """Reading takes `read_s` on this machine and `remote_read_s` on others; then comes the transform."""
+
+    def __init__(self, length: int, values: int = 256, remote_read_s: float = 0.0) -> None:
+        self.length = length
+        self.values = values
+        self.remote_read_s = remote_read_s
+        self.transform = Sleeper()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.remote_read_s and "raylet" in psutil.Process().parent().name():
+            time.sleep(self.remote_read_s)
+        image = torch.full((self.values,), float(index))
+        image = self.transform(image)
+        return image, index
+
+
+class Cheap(Images):
+    """Costs nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((self.values,), 2.0 * index), index
+
+
+class WrongEpochError(Exception):
+    """A sample was lost or repeated."""
+
+
+def epoch(loader: Any, step_s: float = 0.0, during: Callable[[int], None] = lambda _: None) -> float:
+    """Samples per second of an epoch, checked."""
+    began, seen = time.perf_counter(), []
+    for number, (images, indices) in enumerate(loader):
+        if not torch.equal(images[:, 0], 2.0 * indices):
+            raise WrongEpochError("an image is not that of its index")
+        seen += indices.tolist()
+        during(number)
+        if step_s:
+            time.sleep(step_s)
+    rate = len(seen) / (time.perf_counter() - began)
+    if sorted(seen) != list(range(len(loader.dataset))):
+        raise WrongEpochError(f"{len(seen)} samples, {len(set(seen))} different ones")
+    return rate
+
+
+@contextmanager
+def nodes(*cpus: int) -> Iterator[tuple[Any, list[Any]]]:
+    """A cluster with a head without CPUs."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        yield cluster, [cluster.add_node(num_cpus=count) for count in cpus]
+    finally:
+        cluster.shutdown()
+
+
+@contextmanager
+def loader_of(dataset: Any, cluster: Any = None, workers: int = 1, **ray: Any) -> Iterator[Any]:
+    offload = None if cluster is None else Ray(address=cluster.address, **{"store": False, **ray})
+    options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": workers}
+    with minato.DataLoader(dataset, **options, persistent_workers=True, offload=offload) as loader:
+        yield loader
+
+
+def settle(loader: Any, most: int = 60) -> None:
+    """Epochs until it is decided what is offloaded."""
+    for _ in range(most):
+        epoch(loader)
+        if any(", ratio" in text or text.startswith("local: no gain") for text in loader.stats().offload_decisions):
+            return
+    raise RuntimeError(f"no decision: {loader.stats().offload_decisions}")
+
+
+def rate_of(loader: Any, repeats: int = 3) -> float:
+    return statistics.median(epoch(loader) for _ in range(repeats))
+
+
+# ---- cases ----------------------------------------------------------------------------------------------------------
+
+
+def no_stall() -> dict[str, Any]:
+    """0.2 ms per batch beside 5 ms of work: interleaved, medians of 7."""
+    cheap = Cheap(3000)
+    with loader_of(cheap) as plain:
+        offload = Ray(store=False, profile_steps=10)
+        options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": 1, "persistent_workers": True}
+        with minato.DataLoader(cheap, **options, offload=offload) as offloading:
+            pairs = [(epoch(plain, 0.005), epoch(offloading, 0.005)) for _ in range(7)]
+            remote = offloading.stats().samples_remote
+    ratio = statistics.median(b / a for a, b in pairs)
+    return {"remote samples": remote, "rate with / without": ratio, "met": remote == 0 and ratio >= 0.99}
+
+
+def capacity() -> dict[str, Any]:
+    found: dict[str, Any] = {"met": True}
+    dataset = Images(600)
+    with loader_of(dataset) as loader:
+        epoch(loader)
+        local = rate_of(loader)
+    with nodes(4) as (cluster, _):
+        for remote in (1, 2, 4):
+            with loader_of(Images(600 * (1 + remote)), cluster, max_remote=remote) as loader:
+                settle(loader)
+                rate = rate_of(loader) / local
+                found[f"1:{remote}"] = rate
+                found[f"1:{remote} of ideal"] = rate / (1 + remote)
+                found[f"1:{remote} placement"] = loader.stats().remote_placement
+                found["met"] &= rate / (1 + remote) >= 0.85
+    return found
+
+
+def choice() -> dict[str, Any]:
+    """CPU-bound; transfer-bound: 80 kB samples and 4 MB/s; slow reading on other machines."""
+    environments: dict[str, tuple[Any, dict[str, Any]]] = {
+        "cpu": (Images(400), {}),
+        "transfer": (Images(400, values=20_000), {"max_bandwidth": 4e6}),
+        "remote read": (Images(400, remote_read_s=0.03), {}),
+    }
+    found: dict[str, Any] = {"met": True}
+    with nodes(2) as (cluster, _):
+        for name, (dataset, ray) in environments.items():
+            with loader_of(dataset, cluster, max_remote=2, **ray) as loader:
+                settle(loader)
+                stats = loader.stats()
+                decided = max(epoch(loader) for _ in range(3))
+                found[f"{name}: decided"] = f"{stats.remote_placement} {stats.remote_ratio:.2f}"
+                best, where = 0.0, ""
+                for placement in ("transform", "sample", "batch"):
+                    for tenths in range(11):
+                        loader._remote.controller.pin(placement, tenths / 10)
+                        if tenths <= 1:
+                            epoch(loader)  # what is under way is of the one before
+                        rate = epoch(loader)
+                        if rate > best:
+                            best, where = rate, f"{placement} {tenths / 10}"
+                found[f"{name}: best of sweep"] = where
+                found[f"{name}: of best"] = decided / best
+                found["met"] &= decided / best >= 0.95
+    return found
+
+
+def slow_net() -> dict[str, Any]:
+    dataset = Images(600, values=20_000)
+    with loader_of(dataset) as loader:
+        epoch(loader)
+        local = rate_of(loader)
+    slow: dict[str, Any] = {"max_remote": 2, "max_bandwidth": 0.2 * local * 80_000}
+    with nodes(2) as (cluster, _), loader_of(dataset, cluster, **slow) as loader:
+        settle(loader)
+        rate = rate_of(loader) / local
+        stats = loader.stats()
+    found = {"rate / local": rate, "decided": f"{stats.remote_placement} {stats.remote_ratio:.2f}"}
+    return {**found, "met": rate >= 0.97}
+
+
+def kills() -> dict[str, Any]:
+    def kill_actor() -> None:
+        actors = [p for p in psutil.process_iter(["cmdline"]) if "FetchActor" in " ".join(p.info["cmdline"] or [])]
+        for victim in actors[:1]:
+            victim.kill()
+
+    due = time.monotonic()
+
+    def each_second(_: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + 1.0
+            kill_actor()
+
+    both: dict[str, Any] = {"placement": "sample", "ratio": "greedy", "max_remote": 4}
+    with (
+        nodes(2, 2) as (cluster, started),
+        warnings.catch_warnings(action="ignore"),
+        loader_of(Images(1200), cluster, **both) as loader,
+    ):
+        for _ in range(30):
+            epoch(loader)
+            if loader.stats().remote_actors == 4:
+                break
+        before = rate_of(loader)
+        killed = epoch(loader, during=each_second)
+        cluster.remove_node(started[0], allow_graceful=False)
+        node = epoch(loader)
+        after = [epoch(loader) for _ in range(5)][-1]
+        actors = loader.stats().remote_actors
+    expected = before * 3 / 5  # two actors and the local worker are left
+    return {
+        "rate before": before,
+        "while an actor dies each second": killed / before,
+        "while a node dies": node / before,
+        "after, of what is left": after / expected,
+        "actors left": actors,
+        "met": after / expected >= 0.8,
+    }
+
+
+def profiling() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory, nodes(2) as (cluster, _):
+        steps = []
+        for _ in range(2):
+            with loader_of(Images(1000), cluster, max_remote=2, store=directory) as loader:
+                settle(loader)
+                steps.append(loader._remote.controller.profile_steps)
+    share = steps[0] / (100 * 1000 / BATCH)
+    found = {"batches measured": steps[0], "of 100 epochs": share, "with stored metrics": steps[1]}
+    return {**found, "met": share <= 0.03 and steps[1] <= 0.2 * steps[0]}
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+    "no-stall": no_stall,
+    "capacity": capacity,
+    "choice": choice,
+    "slow-net": slow_net,
+    "kills": kills,
+    "profiling": profiling,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(CASES))
+        return 0
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    torch.set_num_threads(1)
+    results = {}
+    for name in options.only:
+        try:
+            results[name] = CASES[name]()
+        except WrongEpochError as error:
+            print(f"{name}: {error}")
+            return 2
+        for key, value in results[name].items():
+            print(f"{name:10} {key:35} {value:.3g}" if isinstance(value, float) else f"{name:10} {key:35} {value}")
+        sys.stdout.flush()
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1))
+    return 0 if all(result["met"] for result in results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""Is object storage as good as a local disk? minato's loader against torch's, on a real S3 server with a slow network.
+
+    python benchmarks/storage.py                       # everything, about 10 minutes
+    python benchmarks/storage.py --only latency-20     # some cases; --list names them
+    python benchmarks/storage.py --quick --json out.json --plot grid.png
+
+`rclone serve s3` on this machine serves objects of 115 kB; a proxy in front of it adds latency and faults. Server,
+proxy, workers and training loop share the cores, so where no latency is added, CPU time is what is measured. The
+baseline is torch's loader with a dataset that reads one object after the other by boto3, same workers. The raw ceiling
+is obstore alone, as many requests at once as all workers together make, no loader.
+
+Exit status: 0 all targets met, 1 a target missed, 2 a sample lost, repeated or mixed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset
+
+import minato
+from benchmarks import harness
+from benchmarks.harness import Arm, Case, Target
+from benchmarks.workloads import Workload, WrongBatchError, check_exactly_once
+from minato.bench.storage import (
+    BUCKET,
+    Remote,
+    Timed,
+    grid_image,
+    measure_grid,
+    numbers_in,
+    object_bytes,
+    remote_objects,
+)
+from minato.storage import HedgePolicy
+from minato.testing import Faults
+
+WORKERS = 4
+BATCH = 32
+
+
+class Objects:
+    """Only the reader of batches: every arm has its own way to the same objects."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def read(self, batch: Tensor) -> Tensor:
+        return numbers_in(batch)
+
+
+class SequentialBoto3(Dataset[Tensor]):
+    """What people write: one boto3 client per worker, one object after the other."""
+
+    def __init__(self, url: str, length: int) -> None:
+        self.url, self.length = url, length
+        self.client: Any = None
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        if self.client is None:
+            import boto3
+
+            self.client = boto3.client("s3", endpoint_url=self.url, region_name="us-east-1")
+        body = self.client.get_object(Bucket=BUCKET, Key=f"{index:06}.bin")["Body"].read()
+        return torch.frombuffer(bytearray(body), dtype=torch.uint8)
+
+
+class LocalFiles(Dataset[Tensor]):
+    """The same objects as files of this machine."""
+
+    def __init__(self, root: Path, length: int) -> None:
+        self.root, self.length = str(root), length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        with open(f"{self.root}/{index:06}.bin", "rb") as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+
+
+class OnThreads:
+    """An "arm" without a loader: `fetch(number)` on threads of this process, as fast as they come."""
+
+    def __init__(self, fetch: Callable[[int], Any], length: int, threads: int) -> None:
+        self.fetch, self.length, self.threads = fetch, length, threads
+
+    def __iter__(self) -> Iterator[Tensor]:
+        def edges(number: int) -> Tensor:
+            data = bytes(self.fetch(number))
+            return torch.frombuffer(bytearray(data[:8] + data[-8:]), dtype=torch.uint8)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            for row in pool.map(edges, range(self.length)):
+                yield row[None]
+
+
+def obstore_alone(remote: Remote, threads: int) -> OnThreads:
+    import obstore
+
+    options: Any = {"allow_http": True, "pool_max_idle_per_host": "128"}
+    store = obstore.store.S3Store(BUCKET, endpoint=remote.proxy.url, region="us-east-1", client_options=options)
+    return OnThreads(lambda number: obstore.get(store, f"{number:06}.bin").bytes(), remote.count, threads)
+
+
+def s3torchconnector(remote: Remote, threads: int) -> OnThreads:
+    from s3torchconnector import S3ClientConfig, S3MapDataset
+
+    config = S3ClientConfig(force_path_style=True)
+    keys = S3MapDataset.from_objects(
+        [f"s3://{BUCKET}/{number:06}.bin" for number in range(remote.count)],
+        region="us-east-1",
+        endpoint=remote.proxy.url,
+        transform=lambda reader: reader.read(),
+        s3client_config=config,
+    )
+    return OnThreads(lambda number: keys[number], remote.count, threads)
+
+
+def torch_arm(remote: Remote) -> Arm:
+    dataset = SequentialBoto3(remote.proxy.url, remote.count)
+    return Arm("torch, boto3 one by one", lambda _: TorchLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS))
+
+
+def minato_arm(remote: Remote, name: str, fetcher: str, fetchers: int, **options: Any) -> Arm:
+    dataset = remote.dataset(**options)
+
+    def make(_: Any) -> Iterable[Any]:
+        return minato.DataLoader(
+            dataset, BATCH, shuffle=True, num_workers=WORKERS, fetcher=fetcher, num_fetch_workers=fetchers
+        )
+
+    return Arm(name, make)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    objects: int
+    repeats: int
+    failing_objects: int
+
+
+FULL = Scale(3072, 3, 10_000)
+QUICK = Scale(512, 1, 1_000)
+
+
+@dataclass
+class Outcome:
+    """Lines to print, values to keep, whether all targets were met."""
+
+    text: str
+    values: dict[str, Any]
+    met: bool
+
+
+def judged(name: str, title: str, arms: list[Arm], targets: list[Target], scale: Scale, length: int) -> Outcome:
+    """Run arms side by side through the harness of all benchmarks."""
+    workload = Workload(Objects, length, length)
+    case = Case(name, title, workload, tuple(arms), tuple(targets), baseline=arms[0].name)
+    results = harness.run_rates(case, scale.repeats, quick=False)
+    verdicts = harness.judge_all(case, results)
+    text = harness.format_case(case, results, verdicts)
+    return Outcome(text, results, all(verdict.outcome != "MISSED" for verdict in verdicts))
+
+
+def latency(milliseconds: int, scale: Scale) -> Outcome:
+    """All arms at one latency; 16 fetchers per worker, 32 where the way is long."""
+    fetchers = 32 if milliseconds >= 50 else 16
+    count = scale.objects // 2 if milliseconds >= 50 else scale.objects
+    with remote_objects(count, faults=Faults(latency_s=milliseconds / 1e3)) as remote:
+        arms = [
+            torch_arm(remote),
+            minato_arm(remote, "minato, threaded", "threaded", fetchers),
+            minato_arm(remote, "minato, threaded, length only", "threaded", fetchers, verify="length"),
+            minato_arm(remote, "minato, asyncio", "asyncio", fetchers),
+            Arm("obstore alone", lambda _: obstore_alone(remote, WORKERS * fetchers)),
+        ]
+        torch_row, ours = arms[0].name, arms[1].name
+        share = Target(arms[2].name, "obstore alone", 0.85)
+        targets = [share]
+        if milliseconds == 0:
+            arms += [
+                minato_arm(remote, "minato, boto3 threaded", "threaded", 8, backend="boto3"),
+                minato_arm(remote, "minato, aioboto3 asyncio", "asyncio", 16, backend="aioboto3"),
+            ]
+            targets += [Target(ours, torch_row, 2.0), *(Target(arm.name, torch_row, 1.0) for arm in arms[-2:])]
+        elif milliseconds == 20:
+            arms.append(Arm("s3torchconnector, 64 threads", lambda _: s3torchconnector(remote, 64)))
+            targets += [Target(ours, torch_row, 8.0), Target(ours, arms[-1].name, 1.0)]
+        else:
+            targets.append(Target(ours, torch_row, 20.0))
+        title = f"{milliseconds} ms latency, {WORKERS} workers x {fetchers} fetchers, {count} objects of 115 kB"
+        return judged(f"latency-{milliseconds}", title, arms, targets, scale, count)
+
+
+class SlowFiles(LocalFiles):
+    """Files of a network file system: opening one takes a while."""
+
+    seconds = 0.010
+
+    def __getitem__(self, index: int) -> Tensor:
+        time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+def files(scale: Scale) -> Outcome:
+    """The same fetchers on a slow file system."""
+    count = scale.objects // 2
+    with tempfile.TemporaryDirectory() as root:
+        for number in range(count):
+            Path(root, f"{number:06}.bin").write_bytes(object_bytes(number))
+        dataset = SlowFiles(Path(root), count)
+        options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": WORKERS}
+        arms = [
+            Arm("torch", lambda _: TorchLoader(dataset, **options)),
+            Arm("minato, sequential", lambda _: minato.DataLoader(dataset, **options)),
+            Arm("minato, threaded", lambda _: minato.DataLoader(dataset, **options, fetcher="threaded")),
+        ]
+        title = f"files that take 10 ms to open, {WORKERS} workers, 16 fetchers"
+        return judged("files", title, arms, [Target(arms[2].name, arms[0].name, 4.0)], scale, count)
+
+
+def cache(scale: Scale) -> Outcome:
+    """Second and later epochs, against files of this machine."""
+    with remote_objects(scale.objects) as remote, tempfile.TemporaryDirectory() as root:
+        for number in range(remote.count):
+            Path(root, f"{number:06}.bin").write_bytes(object_bytes(number))
+        files = LocalFiles(Path(root), remote.count)
+        memory = remote.dataset(cache=2 * remote.count * 115_000)
+        directory = remote.dataset(cache=Path(root, "cache"))
+
+        def warm(dataset: Any) -> Callable[[Any], Iterable[Any]]:
+            def make(_: Any) -> Iterable[Any]:
+                loader = minato.DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
+                for _batch in loader:
+                    pass
+                return loader
+
+            return make
+
+        arms = [
+            Arm("local directory", warm(files)),
+            Arm("memory cache", warm(memory)),
+            Arm("directory cache", warm(directory)),
+        ]
+        targets = [Target(arm.name, arms[0].name, 0.9) for arm in arms[1:]]
+        before: int | None = None
+        outcome = judged("cache", "later epochs, minato's loader", arms, targets, scale, remote.count)
+        before = remote.proxy.counts()["get"]
+        return Outcome(
+            f"{outcome.text}\n  requests: {before} for 2 x {remote.count} objects in {2 * (scale.repeats + 1)} epochs",
+            outcome.values | {"requests": before},
+            outcome.met and before == 2 * remote.count,
+        )
+
+
+def tail(scale: Scale) -> Outcome:
+    """1.5 % of requests take a second more, so that P99 is among them: with and without second requests, in order and
+    re-ordered."""
+    rows: dict[str, Any] = {}
+    lines = ["tail: 20 ms latency, 1.5 % of requests 1 s more   [ms]"]
+    faults = Faults(latency_s=0.020, slow_share=0.015, slow_s=1.0, seed=5)
+    with remote_objects(scale.objects) as remote:
+        for name, hedge, in_order in [
+            ("no hedging, re-ordered", None, False),
+            ("no hedging, in order", None, True),
+            ("hedging, re-ordered", HedgePolicy(), False),
+        ]:
+            dataset = Timed(remote.dataset(hedge=hedge))
+            remote.proxy.set(faults)
+            loader = minato.DataLoader(
+                dataset, BATCH, shuffle=True, num_workers=WORKERS, in_order=in_order, fetcher="asyncio",
+                num_fetch_workers=4,
+            )  # fmt: skip
+            reads: list[float] = []
+            waits: list[float] = []
+            seen: list[Tensor] = []
+            last = time.perf_counter()
+            for batch, seconds in loader:
+                waits.append(time.perf_counter() - last)
+                seen.append(numbers_in(batch))
+                reads.extend(seconds.tolist())
+                last = time.perf_counter()
+            check_exactly_once(seen, remote.count)
+            loader.close()
+            extra = remote.proxy.counts()["get"] / remote.count - 1
+            late = sum(wait > 0.5 for wait in waits)
+            p99 = sorted(reads)[int(len(reads) * 0.99)]
+            rows[name] = {"p50_s": statistics.median(reads), "p99_s": p99, "extra": extra, "late_batches": late}
+            lines.append(
+                f"  {name:26} read P50 {1e3 * statistics.median(reads):7.1f}  P99 {1e3 * p99:7.1f}   requests "
+                f"{100 * extra:+.1f} %   batches waited for over 0.5 s: {late} of {len(waits)}"
+            )
+    cut = rows["no hedging, re-ordered"]["p99_s"] / rows["hedging, re-ordered"]["p99_s"]
+    extra = rows["hedging, re-ordered"]["extra"]
+    fewer = (
+        rows["no hedging, re-ordered"]["late_batches"] <= 2 * 2
+    )  # the last batches of an epoch have nobody to wait for
+    met = cut >= 5 and extra <= 0.05 and fewer
+    lines.append(
+        f"  target P99 cut >= 5x at <= 5 % extra: {cut:.1f}x at {100 * extra:.1f} %: {'met' if met else 'MISSED'}"
+    )
+    return Outcome("\n".join(lines), rows, met)
+
+
+def failing(scale: Scale) -> Outcome:
+    """10 % of requests fail; every byte of every object is compared."""
+    count, nbytes = scale.failing_objects, 16_000
+    faults = Faults(busy_share=0.04, reset_share=0.03, truncate_share=0.03, seed=9)
+    with remote_objects(count, nbytes) as remote:
+        dataset = remote.dataset()
+        remote.proxy.set(faults)
+        began = time.perf_counter()
+        loader = minato.DataLoader(
+            dataset, BATCH, shuffle=True, num_workers=WORKERS, fetcher="threaded", num_fetch_workers=16
+        )
+        seen: list[Tensor] = []
+        for batch in loader:
+            numbers = numbers_in(batch)
+            for row, number in zip(batch, numbers.tolist(), strict=True):
+                if row.numpy().tobytes() != object_bytes(number, nbytes):
+                    raise WrongBatchError(f"object {number} has wrong bytes")
+            seen.append(numbers)
+        loader.close()
+        seconds = time.perf_counter() - began
+        check_exactly_once(seen, count)
+        counts = dict(remote.proxy.counts())
+    failed = counts["busy"] + counts["reset"] + counts["truncate"]
+    text = (
+        f"failing: {count} objects of 16 kB, {failed} of {counts['requests']} requests failed (503, reset, truncated)\n"
+        f"  every byte right, none missing, none twice; {seconds:.1f} s"
+    )
+    return Outcome(text, counts | {"seconds": seconds}, failed >= 0.08 * counts["requests"])
+
+
+def grid(scale: Scale, plot: Path | None) -> Outcome:
+    """Workers x fetchers, as in the paper."""
+    sizes = (1, 2, 4, 8) if scale is FULL else (1, 4)
+    fetchers = (1, 4, 16, 32) if scale is FULL else (1, 16)
+    lines = ["grid: 20 ms latency   workers x fetchers: objects/s, median request"]
+    with remote_objects(scale.objects // 4, faults=Faults(latency_s=0.020)) as remote:
+        points = measure_grid(remote, sizes, fetchers)
+    for point in points:
+        lines.append(
+            f"  {point.workers:2} x {point.fetchers:2}: {point.objects_per_s:7,.0f}  {point.mbit_per_s:6,.0f} Mbit/s  "
+            f"{1e3 * point.median_request_s:6.1f} ms"
+        )
+    if plot is not None:
+        plot.write_bytes(grid_image(points, "115 kB objects, 20 ms latency", plot.suffix.lstrip(".") or "png"))
+        lines.append(f"  plotted in {plot}")
+    return Outcome("\n".join(lines), {"points": [asdict(point) for point in points]}, True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    cases: dict[str, Callable[[Scale], Outcome]] = {
+        "latency-0": lambda scale: latency(0, scale),
+        "latency-20": lambda scale: latency(20, scale),
+        "latency-80": lambda scale: latency(80, scale),
+        "files": files,
+        "cache": cache,
+        "tail": tail,
+        "failing": failing,
+        "grid": lambda scale: grid(scale, options.plot),
+    }
+    parser.add_argument("--only", nargs="+", choices=cases, metavar="CASE")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="fewer objects, one repeat")
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, help="write the heat maps of the grid")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(cases))
+        return 0
+    scale = QUICK if options.quick else FULL
+    if options.repeats:
+        scale = Scale(scale.objects, options.repeats, scale.failing_objects)
+    torch.set_num_threads(1)
+    outcomes: dict[str, Outcome] = {}
+    for name in options.only or cases:
+        try:
+            outcomes[name] = cases[name](scale)
+        except WrongBatchError as error:
+            print(f"{name}: {error}")
+            return 2
+        print(outcomes[name].text, flush=True)
+    if options.json:
+        values = {name: outcome.values for name, outcome in outcomes.items()}
+        options.json.write_text(json.dumps({"machine": harness.machine(), "cases": values}, indent=1))
+    return 0 if all(outcome.met for outcome in outcomes.values()) else 1
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    sys.exit(main())

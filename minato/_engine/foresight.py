@@ -1,0 +1,60 @@
+"""Slow samples that are known: learned from the workers' notes, hinted at by the user, begun before their turn."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from .._fetchers.sequential import has_getitems
+from .._plan import Collate, LoaderPlan, Source
+from .._queues.early import read_costs
+from .._queues.keys import Indices, Keys, bare
+from .._queues.posting import PostingBoard
+from .._records import EarlyStart
+from .._scheduler.early import EarlyStarts
+from .._scheduler.profile import Profile
+from .._scheduler.window import Window
+
+
+class Foresight:
+    """Of one engine. What it learns belongs to the loader's profile, and outlives the engine."""
+
+    def __init__(self, board: PostingBoard, profile: Profile, window: Window) -> None:
+        self._board = board
+        self._profile = profile
+        self._window = window
+        self._starts = EarlyStarts(profile.costs, lambda: profile.made.mean_cost, profile.hint)
+        self._read = [0] * board.control.workers
+
+    def look(self) -> None:
+        """Read what workers have noted since the last time."""
+        for worker, since in enumerate(self._read):
+            notes, self._read[worker] = read_costs(self._board.control, worker, since)
+            for key, seconds in notes:
+                self._profile.costs.learn(key, seconds, self._profile.made.threshold)
+
+    def early(self, keys: Keys) -> EarlyStart | None:
+        """Tickets of a batch that is about to be posted which are to be begun before their turn."""
+        if not self._starts.knows_any:
+            return None
+        plain = keys.tolist() if isinstance(keys, Indices) else bare(list(keys))
+        try:
+            return self._starts.choose(plain, self._board.active, self._window.size)
+        except Exception as error:  # the user's function; a hint that fails must not cost a batch that is drawn already
+            self._starts.hint = None
+            warnings.warn(
+                f"slow_hint raised {type(error).__name__}: {error}; it is not asked any more",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
+
+
+def make_foresight(
+    plan: LoaderPlan, dataset: Any, board: PostingBoard, profile: Profile, window: Window
+) -> Foresight | None:
+    """None where samples cannot be begun one by one: streams, and datasets that make whole batches at once."""
+    whole = plan.worker.collate is not Collate.NONE and has_getitems(dataset)
+    if plan.worker.source is Source.ITERABLE or whole:
+        return None
+    return Foresight(board, profile, window)

@@ -1,0 +1,235 @@
+"""What the main process leaves in a trace: waits, batches consumed, queues, decisions, workers' ends.
+
+`TracedEngine` is an engine that notes what it does. An engine that is not traced knows nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from .._instrument import Flag, Kind, TraceSpec
+from .._plan import LoaderPlan
+from .._recording import Recorder, open_pool
+from .._scheduler.policy import Decision
+from .._workers.op_tracing import OpWatch
+from .._workers.tracing import TimedCollate
+from .ahead import Forecast
+from .engine import Engine
+from .feeds import Epoch
+from .hangs import Patience
+from .inline import InlineMap, InlineStream
+from .totals import Totals
+
+QUEUES_PERIOD_NS = 50_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
+_READY = int(Flag.READY)
+_WAIT, _CONSUMED = int(Kind.WAIT), int(Kind.CONSUMED)
+_now = time.monotonic_ns
+
+
+def rank() -> int:
+    """This process's number among those of a distributed training; 0 if it is alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    told = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+    return int(told) if told.isdecimal() else 0
+
+
+class PoolLog:
+    """Records of the batches of one pool (or of one epoch without workers), in order of their delivery."""
+
+    def __init__(self, recorder: Recorder, pool: int) -> None:
+        self._recorder = recorder
+        self.pool = pool & 0xFFFF
+        self._lengths: dict[str, int] = {}
+        self._delivered: deque[tuple[int, int, int]] = deque()
+        """Batches that are on their way to the user: number, samples, bytes."""
+        self.goes_to_device = False
+
+    def event(self, kind: Kind, start_ns: int, duration_ns: int = 0, **fields: Any) -> None:
+        """Leave an event of this pool."""
+        self._recorder.record(kind, start_ns, duration_ns, pool=self.pool, **fields)
+
+    def queue(self, name: str, length: int, changes_only: bool = False) -> None:
+        """The length of a queue now."""
+        if not changes_only or self._lengths.get(name) != length:
+            self._lengths[name] = length
+            self.event(Kind.QUEUE, _now(), name=name, count=length)
+
+    def delivered(self, batch: int, samples: int, nbytes: int) -> None:
+        """A batch, or the error in its place, goes to the user, perhaps over a device."""
+        self._delivered.append((batch, samples, nbytes))
+
+    def consumed(self) -> None:
+        """The user gets the batch that was delivered first."""
+        if self._delivered:
+            batch, samples, nbytes = self._delivered.popleft()
+            self._recorder.put(_CONSUMED, _now(), 0, batch, samples, self.pool, nbytes=nbytes)
+        self._recorder.flush()
+
+    def sent(self, start_ns: int) -> None:
+        """The copy of the batch last delivered has begun."""
+        if self._delivered:
+            self.event(Kind.TRANSFER, start_ns, _now() - start_ns, batch=self._delivered[-1][0])
+
+    def dropped(self) -> None:
+        """Batches that were on their way are not handed out any more."""
+        self._delivered.clear()
+
+    def decided(self, decision: Decision, before: int, text: str) -> None:
+        """The number of workers changes."""
+        fields = {"before": before, "target": decision.target, "reason": decision.reason, "text": text}
+        inputs = asdict(decision.observation)
+        self._recorder.note(Kind.DECISION, _now(), **{**fields, "inputs": inputs, "pool": self.pool})
+
+
+class TracedEngine(Engine):
+    """An engine whose work is recorded."""
+
+    def __init__(self, recorder: Recorder, pool: int, plan: LoaderPlan, *args: Any) -> None:
+        self._recorder = recorder
+        self.log = PoolLog(recorder, pool)
+        self._put = recorder.put
+        self._pool_number = self.log.pool
+        self._look_ns = 0
+        self._let_go = weakref.finalize(self, recorder.let_go)
+        self._let_go.atexit = False
+        super().__init__(plan, *args)
+        if self._scaler is not None:
+            self._scaler.on_decision = self.log.decided
+
+    def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
+        super().start(sampler, forecast, seed)
+        self._note_epoch()
+
+    def start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
+        super().start_epoch(sampler, seed)
+        self.log.dropped()
+        self._note_epoch()
+
+    def _note_epoch(self) -> None:
+        self.log.event(Kind.EPOCH, _now(), index=self._epoch)
+        self._recorder.flush()
+
+    def _await_batch(self) -> int | None:
+        start_ns, waits = _now(), self._totals.waits
+        batch = super()._await_batch()
+        if batch is not None:
+            flags = _READY if self._totals.waits == waits else 0
+            now_ns = _now()
+            self._put(_WAIT, start_ns, now_ns - start_ns, batch, 1, self._pool_number, flags=flags)
+            if now_ns >= self._look_ns:
+                self._look_ns = now_ns + QUEUES_PERIOD_NS
+                self._note_queues()
+        return batch
+
+    def _note_queues(self) -> None:
+        """What is left besides the batch that is about to be delivered."""
+        self.log.queue("ready", self._board.count_ready(self._current.out) - 1)
+        self.log.queue("in_flight", self._in_flight - 1)
+        self.log.queue("workers", self._pool.active, changes_only=True)
+        parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
+        self.log.queue("parked", parked, changes_only=True)
+
+    def _deliver(self, batch: int) -> Any:
+        self.log.delivered(batch, self._board.filled(batch), self._board.nbytes(batch))
+        return super()._deliver(batch)
+
+    def next_batch(self) -> Any:
+        self._recorder.tell()
+        try:
+            return super().next_batch()
+        finally:
+            if not self.log.goes_to_device:
+                self.log.consumed()
+
+    def _wait(self, patience: Patience) -> None:
+        before = self._pool.pids
+        try:
+            super()._wait(patience)
+        finally:
+            after = {} if self._closed else self._pool.pids
+            for worker, pid in before.items():
+                if after.get(worker) != pid:
+                    self.log.event(Kind.WORKER, _now(), name="end", index=worker, nbytes=pid)
+
+    def _close(self) -> None:
+        super()._close()
+        self._let_go()
+
+
+def make_engine(plan: LoaderPlan, *args: Any) -> Engine:
+    """The engine of a plan."""
+    if plan.trace is None:
+        return Engine(plan, *args)
+    recorder, spec = open_pool(plan.trace, rank())
+    return TracedEngine(recorder, spec.pool, replace(plan, worker=replace(plan.worker, trace=spec)), *args)
+
+
+class TracedInline:
+    """Batches made in this process, recorded."""
+
+    def __init__(self, inner: InlineMap | InlineStream, recorder: Recorder, spec: TraceSpec, totals: Totals) -> None:
+        self._inner = inner
+        self._recorder = recorder
+        self._totals = totals
+        self._batch = 0
+        self._ops = OpWatch(recorder, spec.granularity)
+        self._dataset = inner.dataset if isinstance(inner, InlineMap) else None
+        self._samples = 1
+        self.log = PoolLog(recorder, spec.pool)
+        self.log.event(Kind.EPOCH, _now(), index=0)
+        self._let_go = weakref.finalize(self, recorder.let_go)
+        self._let_go.atexit = False
+
+    def next_batch(self) -> Any:
+        """The next batch; raises what its making raises."""
+        recorder, inner, batch = self._recorder, self._inner, self._batch
+        recorder.tell()
+        if isinstance(inner, InlineMap):
+            inner.dataset = self._ops.choose(self._dataset, self._samples)
+        made = self._totals.samples_delivered
+        start_ns, cpu_ns = _now(), time.thread_time_ns()
+        outer, recorder.pending = recorder.pending, []
+        try:
+            data = inner.next_batch()
+        except StopIteration:
+            self._recorder.flush()
+            self._let_go()
+            raise
+        finally:
+            spans, recorder.pending = recorder.pending, outer
+            samples = self._samples = self._totals.samples_delivered - made
+            if samples or spans:
+                self._note(batch, start_ns, time.thread_time_ns() - cpu_ns, samples)
+                recorder.settle(spans or [], batch, self.log.pool)
+                self._batch += 1  # also if it is an error that it comes to
+        self.log.delivered(batch, samples, 0)
+        if not self.log.goes_to_device:
+            self.log.consumed()
+        return data
+
+    def _note(self, batch: int, start_ns: int, cpu_ns: int, samples: int) -> None:
+        duration_ns = _now() - start_ns
+        self._ops.worked(duration_ns)
+        self.log.event(Kind.RUN, start_ns, duration_ns, batch=batch, count=samples, cpu_ns=cpu_ns)
+        self.log.event(Kind.WAIT, start_ns, duration_ns, batch=batch)
+
+
+def trace_inline(
+    plan: LoaderPlan, totals: Totals
+) -> tuple[LoaderPlan, Callable[[InlineMap | InlineStream], InlineMap | InlineStream | TracedInline]]:
+    """The plan of an epoch without workers with its collation timed, and what makes its batches recorded; both as they
+    were if it is not traced."""
+    if plan.trace is None:
+        return plan, lambda batches: batches
+    recorder, spec = open_pool(plan.trace, rank())
+    worker = replace(plan.worker, collate_fn=TimedCollate(recorder, plan.worker.collate_fn))
+    return replace(plan, worker=worker), lambda batches: TracedInline(batches, recorder, spec, totals)

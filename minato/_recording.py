@@ -1,0 +1,332 @@
+"""Writes the events of one process into its trace files. Standard library only.
+
+Records are packed as they come and written per batch (`flush`), by one `write` each time: a process that is killed
+leaves a readable file that lacks at most what belongs to its last batch. Nothing here ever raises into the loader: when
+a file cannot be written (disk full, directory gone), recording ends with one warning.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import secrets
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from dataclasses import replace
+from multiprocessing.util import Finalize
+from typing import Any
+
+from ._instrument import BLOCK, FORMAT, NONE, RECORD, SUFFIX, VERSION, Block, Kind, TraceOptions, TraceSpec, activate
+
+MOST_BUFFERED = 64 << 10  # bytes; more is written before the batch is done
+_MOST_NAMES = 0xFFFF
+_pack = RECORD.pack
+_log = logging.getLogger("minato.trace")
+
+Pending = tuple[int, int, int, int, int, int, int, int, int]
+"""An event whose batch is not known yet: kind, flags, name, thread, cpu_us, start_ns, duration_ns, index, nbytes."""
+
+
+class Recorder:
+    """The trace files of this process. One per process and directory; shared by the loaders of the main process."""
+
+    def __init__(self, spec: TraceSpec, role: str, worker: int = NONE, pid: int | None = None) -> None:
+        """`pid`: what the files say, if not this process's."""
+        self.spec = spec
+        self.index = NONE
+        self.pending: list[Pending] | None = None
+        """Spans that wait for the number of their batch; None: nobody will tell it."""
+        self._role = role
+        self._worker = worker
+        self._made_in = os.getpid()
+        self.pid = self._made_in if pid is None else pid
+        self._lock = threading.RLock()  # over the file; `record` does without
+        self._buffer = bytearray()
+        self._names: dict[str, int] = {"": 0}
+        self._unwritten_names: dict[str, int] = {}
+        self._threads: dict[int, int] = {threading.get_ident(): 0}
+        self._holders = 0
+        self._file = -1
+        self._segment = 0
+        self._segment_bytes = 0
+        self._kept: deque[str] = deque()
+        """Files of this process, oldest first."""
+        self._most_kept = max(2, spec.max_bytes // spec.segment_bytes)
+        self._ended = False
+        self._complaint = ""
+
+    # ---- events -----------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        kind: Kind,
+        start_ns: int,
+        duration_ns: int = 0,
+        *,
+        name: str = "",
+        batch: int = NONE,
+        index: int = NONE,
+        nbytes: int = 0,
+        count: int = 1,
+        cpu_ns: int = 0,
+        flags: int = 0,
+        pool: int | None = None,
+    ) -> None:
+        """Leave an event. See `Instrument`."""
+        number = self._names.get(name)
+        if number is None:
+            number = self.name(name)
+        pool = self.spec.pool if pool is None else pool
+        cpu_us = min(cpu_ns // 1000, 0xFFFFFFFF)
+        self._buffer.extend(
+            _pack(kind, flags, number, pool & 0xFFFF, 0, count, cpu_us, start_ns, duration_ns, batch, index, nbytes)
+        )
+
+    def put(
+        self,
+        kind: int,
+        start_ns: int,
+        duration_ns: int,
+        batch: int,
+        count: int,
+        pool: int,
+        cpu_ns: int = 0,
+        nbytes: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """`record` for what happens with every batch: without a name, and in less time."""
+        self._buffer.extend(
+            _pack(kind, flags, 0, pool, 0, count, cpu_ns // 1000, start_ns, duration_ns, batch, NONE, nbytes)
+        )
+
+    def span(self, kind: Kind, name: str, start_ns: int, duration_ns: int, cpu_ns: int, flags: int) -> None:
+        """Leave a span of the calling thread; one of a sample waits until its batch is known."""
+        if self._ended:
+            return
+        thread = self._thread()
+        number, cpu_us = self.name(name), min(cpu_ns // 1000, 0xFFFFFFFF)
+        if self.pending is not None and kind is not Kind.MARK:
+            self.pending.append((kind, flags, number, thread, cpu_us, start_ns, duration_ns, self.index, 0))
+            return
+        pool = self.spec.pool & 0xFFFF
+        self._buffer.extend(
+            _pack(kind, flags, number, pool, thread, 1, cpu_us, start_ns, duration_ns, NONE, self.index, 0)
+        )
+        if len(self._buffer) > MOST_BUFFERED:
+            self.flush()
+
+    def settle(self, spans: list[Pending], batch: int, pool: int | None = None) -> None:
+        """The batch of spans that waited for it."""
+        pool = (self.spec.pool if pool is None else pool) & 0xFFFF
+        extend = self._buffer.extend
+        for kind, flags, name, thread, cpu_us, start_ns, duration_ns, index, nbytes in spans:
+            extend(_pack(kind, flags, name, pool, thread, 1, cpu_us, start_ns, duration_ns, batch, index, nbytes))
+
+    def note(self, kind: Kind, start_ns: int, **fields: Any) -> None:
+        """Leave an event with fields of its own."""
+        text = json.dumps({"kind": int(kind), "start_ns": start_ns, "pool": self.spec.pool, **fields}, default=str)
+        self.flush(_block(Block.NOTE, text.encode()))
+
+    def name(self, name: str) -> int:
+        """The number that stands for a name in records."""
+        number = self._names.get(name)
+        if number is None:
+            with self._lock:
+                if len(self._names) >= _MOST_NAMES:
+                    name = "(more names than a trace can hold)"
+                number = self._names.setdefault(name, len(self._names))
+                self._unwritten_names[name] = number
+        return number
+
+    def _thread(self) -> int:
+        ident = threading.get_ident()
+        number = self._threads.get(ident)
+        if number is None:
+            number = self._threads[ident] = len(self._threads) & 0xFFFF
+        return number
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Keep the file open, until as many `let_go`."""
+        with self._lock:
+            self._holders += 1
+
+    def let_go(self) -> None:
+        """Write what there is, and close the file if nobody else holds it."""
+        self.flush()
+        with self._lock:
+            self._holders -= 1
+            self._close_unheld()
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is recorded any more, since a file could not be written."""
+        return self._ended
+
+    def flush(self, extra: bytes = b"") -> None:
+        """Write what was recorded so far, and a further block."""
+        if os.getpid() != self._made_in:
+            return  # a forked copy
+        with self._lock:
+            data = bytes(self._buffer)
+            del self._buffer[: len(data)]  # not clear(): another thread may have added since
+            if self._ended or not (data or extra):
+                return
+            try:
+                self._write(data, extra)
+            except OSError as error:
+                self._end(error)
+            finally:
+                self._close_unheld()
+
+    def _write(self, data: bytes, extra: bytes) -> None:
+        if self._segment_bytes >= self.spec.segment_bytes:
+            self._begin_next()
+        if self._file < 0:
+            self._open()
+        out = b""
+        if self._unwritten_names:
+            names, self._unwritten_names = self._unwritten_names, {}
+            out = _block(Block.NAMES, json.dumps({str(number): name for name, number in names.items()}).encode())
+        if data:
+            out += BLOCK.pack(Block.RECORDS, len(data)) + data
+        self._write_all(out + extra)
+
+    def _write_all(self, out: bytes) -> None:
+        self._segment_bytes += len(out)
+        while out:
+            out = out[os.write(self._file, out) :]
+
+    def _open(self) -> None:
+        os.makedirs(self.spec.directory, exist_ok=True)
+        path = self._path()
+        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        if path not in self._kept:
+            self._kept.append(path)
+            self._write_all(_block(Block.HEADER, json.dumps(self._header()).encode()))
+            known = {str(number): name for name, number in self._names.items() if name}
+            self._unwritten_names = {}
+            if known:
+                self._write_all(_block(Block.NAMES, json.dumps(known).encode()))
+
+    def _begin_next(self) -> None:
+        """Begin another file; the oldest goes when there are too many."""
+        self._close()
+        self._segment += 1
+        self._segment_bytes = 0
+        while len(self._kept) >= self._most_kept:
+            os.unlink(self._kept.popleft())
+
+    def _path(self) -> str:
+        spec = self.spec
+        who = "main" if self._worker == NONE else f"pool{spec.pool}-worker{self._worker}"
+        name = f"rank{spec.rank}-{spec.session}-{who}-pid{self.pid}.{self._segment:04d}{SUFFIX}"
+        return os.path.join(spec.directory, name)
+
+    def _header(self) -> dict[str, Any]:
+        spec = self.spec
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "session": spec.session,
+            "role": self._role,
+            "rank": spec.rank,
+            "pid": self.pid,
+            "worker": self._worker,
+            "pool": spec.pool,
+            "segment": self._segment,
+            "wall_offset_ns": spec.wall_offset_ns,
+            "granularity": spec.granularity,
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "record_bytes": RECORD.size,
+        }
+
+    def _close_unheld(self) -> None:
+        if self._holders <= 0:
+            self._close()
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _end(self, error: OSError) -> None:
+        self._ended = True
+        self.pending = None
+        self._close()
+        self._complaint = f"tracing ends: {self.spec.directory} cannot be written ({error}); the loader goes on without"
+        _log.info("%s %d: %s", self._role, self._worker, self._complaint)
+
+    def tell(self) -> None:
+        """Warn, once, if recording has ended. For a moment at which an exception does no harm: warnings may be errors.
+        Workers leave it to the main process, which fails to write as well."""
+        complaint, self._complaint = self._complaint, ""
+        if complaint:
+            warnings.warn(complaint, RuntimeWarning, stacklevel=4)
+
+
+def _block(kind: Block, payload: bytes) -> bytes:
+    return BLOCK.pack(kind, len(payload)) + payload
+
+
+# ---- the main process's recorders ------------------------------------------------------------------------------------
+
+_recorders: dict[str, Recorder] = {}
+_pools: dict[str, int] = {}
+_owner: int | None = None
+
+
+def open_pool(options: TraceOptions, rank: int) -> tuple[Recorder, TraceSpec]:
+    """The main process's recorder for a directory, held, and what a new pool of workers is told."""
+    global _owner
+    if _owner != os.getpid():  # a forked copy has files of its own
+        _recorders.clear()
+        _pools.clear()
+        _owner = os.getpid()
+        Finalize(None, _flush_all, exitpriority=50)  # after the engines were closed
+    directory = os.path.abspath(os.fspath(options.directory))
+    if directory not in _recorders:
+        _recorders[directory] = Recorder(_new_session(options, directory, rank), "main")
+    recorder = _recorders[directory]
+    pool = _pools[directory] = _pools.get(directory, -1) + 1
+    recorder.hold()
+    activate(recorder)
+    spec = replace(recorder.spec, pool=pool, granularity=options.granularity)
+    return recorder, replace(spec, segment_bytes=options.segment_bytes, max_bytes=options.max_bytes)
+
+
+def open_worker(spec: TraceSpec, worker: int) -> Recorder:
+    """The recorder of a worker process, which holds its file until it ends."""
+    recorder = Recorder(spec, "worker", worker)
+    recorder.pending = []
+    recorder.hold()
+    activate(recorder)
+    return recorder
+
+
+def _new_session(options: TraceOptions, directory: str, rank: int) -> TraceSpec:
+    wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns / 1e9))
+    session = f"{began}.{wall_ns // 1_000_000 % 1000:03d}-{os.getpid()}-{secrets.token_hex(2)}"
+    return TraceSpec(
+        directory=directory,
+        session=session,
+        rank=rank,
+        wall_offset_ns=wall_ns - monotonic_ns,
+        granularity=options.granularity,
+        segment_bytes=options.segment_bytes,
+        max_bytes=options.max_bytes,
+    )
+
+
+def _flush_all() -> None:
+    if _owner == os.getpid() and not sys.is_finalizing():
+        for recorder in _recorders.values():
+            recorder.flush()

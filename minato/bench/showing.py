@@ -1,0 +1,181 @@
+"""The results as a table in the terminal, as a page with plots, as plain data."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .measuring import ArmResult
+from .running import Machine
+from .verdict import Comparison, in_words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+COLUMNS = (
+    "loader",
+    "samples/s",
+    "range",
+    "x torch",
+    "of bound",
+    "accelerator busy",
+    "MB/s",
+    "first batch",
+    "epoch gap",
+    "cores",
+    "memory",
+)
+
+
+def cells(result: ArmResult, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """One line of the table, in the order of COLUMNS."""
+    ratio = next((c for c in comparisons if (c.workload, c.arm) == (result.workload, result.arm)), None)
+    return (
+        result.arm,
+        f"{result.samples_per_s:,.0f}",
+        f"{result.spread[0]:,.0f} – {result.spread[1]:,.0f}",
+        "" if ratio is None else f"{ratio.ratio:.2f}",
+        f"{result.samples_per_s / result.bound_samples_per_s:.2f}",
+        "" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
+        f"{result.bytes_per_s / 1e6:,.1f}",
+        f"{1e3 * result.first_batch_s:,.0f} ms",
+        "" if result.epoch_gap_s is None else f"{1e3 * result.epoch_gap_s:,.0f} ms",
+        f"{result.cpu_cores:.2f}",
+        f"{result.memory_bytes / 1e6:,.0f} MB",
+    )
+
+
+def tables(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> list[Table]:
+    """One table per workload, for a terminal."""
+    from rich.table import Table
+
+    made = []
+    for name, title in titles.items():
+        table = Table(title=f"{name}: {title}", title_justify="left", title_style="bold")
+        for column in COLUMNS:
+            table.add_column(column, justify="left" if column == "loader" else "right", no_wrap=column == "loader")
+        for result in (each for each in results if each.workload == name):
+            style = "cyan" if result.arm.startswith("minato") else ""
+            table.add_row(*cells(result, comparisons), style=style)
+        made.append(table)
+    return made
+
+
+def as_plain(machine: Machine, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Everything as plain data, seconds and bytes."""
+    return {
+        "machine": asdict(machine),
+        "results": [asdict(result) for result in results],
+        "comparisons": [asdict(comparison) for comparison in comparisons],
+        "slower": sum(comparison.word == "slower" for comparison in comparisons),
+    }
+
+
+def page(
+    machine: Machine, results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]
+) -> str:
+    """A self-contained HTML page: the verdict, two plots, all figures."""
+    plots = "".join(f"<figure>{_svg(figure)}</figure>" for figure in _plots(results, comparisons, titles))
+    sections = "".join(_section(name, title, results, comparisons) for name, title in titles.items())
+    words = html.escape(in_words(comparisons)).replace("\n", "<br>")
+    about = html.escape(
+        f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; Python {machine.python}, "
+        f"torch {machine.torch}, minato {machine.minato}"
+    )
+    return _PAGE.format(words=words, about=about, plots=plots, sections=sections)
+
+
+def _section(name: str, title: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in COLUMNS)
+    rows = ""
+    for result in (each for each in results if each.workload == name):
+        kind = "ours" if result.arm.startswith("minato") else "theirs"
+        rows += (
+            f'<tr class="{kind}">' + "".join(f"<td>{html.escape(c)}</td>" for c in cells(result, comparisons)) + "</tr>"
+        )
+    bound = next(each.bound_samples_per_s for each in results if each.workload == name)
+    return (
+        f"<h2>{html.escape(name)} <small>{html.escape(title)}; bound {bound:,.0f} samples/s</small></h2>"
+        f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
+    )
+
+
+def _plots(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> list[Figure]:
+    """Ratios to torch's loader at equal workers; and how busy the simulated accelerator was."""
+    from matplotlib.figure import Figure
+
+    names = list(titles)
+    figures = [Figure(figsize=(9, 0.55 * len(names) + 1.4), layout="constrained")]
+    axes = figures[0].subplots()
+    plain = {
+        c.workload: c.ratio for c in comparisons if c.arm.endswith(("worker", "workers")) and "no worker" not in c.arm
+    }
+    axes.barh(names, [plain[name] for name in names], color=["#1f77b4" if plain[n] >= 1 else "#d62728" for n in names])
+    axes.axvline(1.0, color="#888", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlabel("samples per second, minato ÷ torch, same number of workers, default settings")
+    for row, name in enumerate(names):
+        axes.text(plain[name], row, f" {plain[name]:.2f}", va="center")
+    busy = [result for result in results if result.utilisation is not None]
+    if busy:
+        figures.append(_busy_plot(busy))
+    return figures
+
+
+def _busy_plot(results: Sequence[ArmResult]) -> Figure:
+    """Bars of utilisation, grouped by workload."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(result.workload for result in results))
+    figure = Figure(figsize=(9, 1.1 * len(names) + 1.4), layout="constrained")
+    axes = figure.subplots()
+    kinds = (("torch", "#999999", -0.27), ("minato, in order", "#6baed6", 0.0), ("minato", "#1f77b4", 0.27))
+    for label, colour, shift in kinds:
+        values = [_utilisation(results, name, label) for name in names]
+        axes.barh([row + shift for row in range(len(names))], values, height=0.25, color=colour, label=label)
+    axes.axvline(1.0, color="#888", linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel("share of the time in which the simulated accelerator worked")
+    axes.legend(loc="lower left")
+    return figure
+
+
+def _utilisation(results: Sequence[ArmResult], workload: str, label: str) -> float:
+    """That of the arm with workers in default settings; `label` names the loader and its order."""
+    loader, _, order = label.partition(", ")
+    for result in results:
+        fits = result.arm.endswith(order) if order else result.arm.endswith(("worker", "workers"))
+        if result.workload == workload and result.arm.startswith(loader) and fits and "no worker" not in result.arm:
+            return result.utilisation or 0.0
+    return 0.0
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg")
+    return file.getvalue().partition("<svg")[1] + file.getvalue().partition("<svg")[2]
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>minato bench</title>
+<style>
+ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+ h1 {{ margin-bottom: 0; }} small {{ color: #777; font-weight: normal; font-size: .7em; }}
+ figure {{ margin: 1.5rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
+ .scroll {{ overflow-x: auto; }}
+ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9em; }}
+ th, td {{ padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }}
+ th:first-child, td:first-child {{ text-align: left; }} tr.ours {{ background: #eef5fb; }}
+</style>
+<h1>minato bench</h1><p><small>{about}</small></p>
+<p><strong>{words}</strong></p>
+<p>Each row is one way to make a loader. The arms of a workload ran in turn; medians are over epochs; every epoch was
+checked: each sample came exactly once. The bound is what the workers or the simulated accelerator can do at most.</p>
+{plots}{sections}
+</html>
+"""

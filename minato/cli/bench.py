@@ -1,0 +1,121 @@
+"""`minato bench`: minato's loader against torch's on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+_EXAMPLES = """examples:
+  minato bench                                   all built-in workloads, about two minutes
+  minato bench --only cheap images --rounds 5    some of them, more carefully
+  minato bench --mine train:make_dataset --batch-size 32 --workers 4
+                                                 your own dataset: the figure that counts
+  minato bench --json > bench.json               for machines
+
+exit status: 0, or 1 where minato was slower than torch's loader in the same setting, or 2 for a mistake in the call
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure minato against torch's loader on this machine",
+        description="Measure minato's loader against torch's: same data, same workers, every sample checked.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these workloads only (see --list)")
+    parser.add_argument("--list", action="store_true", help="print the names of the workloads and end")
+    parser.add_argument("--mine", metavar="MODULE:FUNCTION", help="a function that makes your map-style dataset")
+    parser.add_argument("--batch-size", type=int, default=32, help="with --mine (default 32)")
+    parser.add_argument("--workers", type=int, help="with --mine (default: the cores this process may use)")
+    parser.add_argument("--collate", metavar="MODULE:FUNCTION", help="with --mine: your collate_fn")
+    parser.add_argument("--step", type=float, default=0.0, metavar="SECONDS", help="with --mine: a training step")
+    parser.add_argument("--rounds", type=int, default=2, help="visits to each arm (default 2)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="least seconds of a visit (default 0.5)")
+    parser.add_argument("--html", type=Path, default=Path("bench.html"), help="the page (default bench.html)")
+    parser.add_argument("--json", action="store_true", help="print plain data instead of tables")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the workloads asked for; 1 if minato was slower anywhere."""
+    if options.rounds < 1 or options.seconds <= 0:
+        raise UserError("--rounds must be at least 1 and --seconds above 0")
+    _need_extra()
+    from ..bench import running, showing, verdict
+    from ..bench.workloads import WORKLOADS
+
+    if options.list:
+        sys.stdout.writelines(f"{each.name:10} {each.title}\n" for each in WORKLOADS)
+        return 0
+    workloads = _chosen(options, WORKLOADS)
+    titles = {workload.name: workload.title for workload in workloads}
+    machine = running.this_machine()
+    results = _run_with_progress(workloads, options, machine.cores)
+    comparisons = verdict.compare(results)
+    if options.json:
+        json.dump(showing.as_plain(machine, results, comparisons), sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        _print(showing.tables(results, comparisons, titles), verdict.in_words(comparisons))
+    try:
+        options.html.write_text(showing.page(machine, results, comparisons, titles), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the page could not be written to {options.html}: {error.strerror}; change --html") from None
+    sys.stderr.write(f"plots and all figures: {options.html}\n")
+    return int(any(comparison.word == "slower" for comparison in comparisons))
+
+
+def _need_extra() -> None:
+    try:
+        import matplotlib  # noqa: F401
+        import rich  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"`minato bench` needs {error.name}: pip install 'minato[bench]'") from None
+
+
+def _chosen(options: argparse.Namespace, known: Any) -> list[Any]:
+    """The workloads to run: the user's own, or those named, or all."""
+    if options.mine is not None:
+        from ..bench.own import own_workload
+
+        return [own_workload(options.mine, options.batch_size, options.workers, options.collate, options.step)]
+    by_name = {workload.name: workload for workload in known}
+    unknown = [name for name in options.only or () if name not in by_name]
+    if unknown:
+        raise UserError(f"no workload is called {unknown[0]!r}; there are: {', '.join(by_name)}")
+    return [by_name[name] for name in options.only] if options.only else list(known)
+
+
+def _run_with_progress(workloads: list[Any], options: argparse.Namespace, cores: int) -> list[Any]:
+    """Measure, with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..bench import running
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    # Redrawn only when told: a thread that draws would take time from the loaders that are measured.
+    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
+        task = progress.add_task("", total=running.count_visits(workloads, options.rounds, cores))
+
+        def tell(what: str) -> None:
+            progress.update(task, advance=1, description=what, refresh=True)
+
+        return running.run(workloads, options.rounds, options.seconds, cores, tell)
+
+
+def _print(tables: list[Any], words: str) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables:
+        console.print(table)
+    console.print(words, highlight=False, style="bold")

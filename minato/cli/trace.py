@@ -1,0 +1,111 @@
+"""`minato trace`: what a loader recorded with `trace=`, as tables, files for other tools, or a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+from .trace_native import register_native
+
+if TYPE_CHECKING:
+    from ..trace.reading import RunTrace
+
+
+def register(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser("trace", help="read what a loader recorded with trace=")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    report = actions.add_parser("report", help="tables and a verdict")
+    _add_run(report)
+    report.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
+    report.add_argument("--csv", type=Path, metavar="DIR", help="write each table as a CSV file")
+    report.add_argument("--remove-outliers", action="store_true", help="leave short last batches out of batch times")
+    report.set_defaults(run=_report)
+    export = actions.add_parser("export", help="files for other tools")
+    _add_run(export)
+    export.add_argument("--csv", type=Path, metavar="DIR", help="Lotus-compatible files, one per process")
+    export.add_argument("--chrome", type=Path, metavar="FILE", help="for chrome://tracing and Perfetto; .gz packs it")
+    export.add_argument(
+        "--merge", type=Path, metavar="PROFILE", help="put the events into this trace of torch.profiler"
+    )
+    export.add_argument("--coarse", action="store_true", help="batches only, without samples and operations")
+    export.set_defaults(run=_export)
+    register_native(actions)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", type=Path, help="the directory that trace= named")
+    parser.add_argument("--session", help="which run in the directory; default: the newest of each rank")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _read(arguments: argparse.Namespace) -> RunTrace:
+    from ..trace.reading import TraceError, read_run, sessions
+
+    try:
+        run = read_run(arguments.directory, arguments.session)
+        others = sum(len(names) - 1 for names in sessions(arguments.directory).values())
+    except TraceError as error:
+        raise UserError(str(error)) from None
+    if others and arguments.session is None:
+        sys.stderr.write(f"{others} older runs are in this directory too; --session chooses one\n")
+    return run
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from ..trace.summary import TABLES, summarize, to_csv, to_text
+
+    summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
+    if arguments.csv is not None:
+        arguments.csv.mkdir(parents=True, exist_ok=True)
+        for name in TABLES:
+            (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
+    if arguments.html is not None:
+        _write_html(arguments.directory, arguments.html)
+    text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
+    sys.stdout.write(text)
+    return 0
+
+
+def _write_html(directory: Path, out: Path) -> None:
+    from importlib import import_module
+
+    try:
+        report = import_module("minato.trace.report")
+    except ModuleNotFoundError as error:
+        raise UserError(f"--html needs {error.name}, which is not installed") from None
+    report.write_html(directory, out)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ..trace import chrome, lotus
+    from ..trace.reading import TraceError
+
+    if arguments.csv is None and arguments.chrome is None:
+        raise UserError("nothing to export: give --csv DIR or --chrome FILE, and --merge PROFILE with the latter")
+    run = _read(arguments)
+    done: dict[str, Any] = {}
+    try:
+        if arguments.csv is not None:
+            done["csv"] = [str(path) for path in lotus.export(run, arguments.csv)]
+        if arguments.chrome is not None:
+            granularity = "batch" if arguments.coarse else "op"
+            if arguments.merge is not None:
+                done["events"] = chrome.merge(run, arguments.merge, arguments.chrome, granularity)
+            else:
+                done["events"] = chrome.export(run, arguments.chrome, granularity)
+            done["chrome"] = str(arguments.chrome)
+    except (TraceError, OSError) as error:
+        raise UserError(str(error)) from None
+    if arguments.json:
+        sys.stdout.write(json.dumps(done) + "\n")
+    else:
+        for path in done.get("csv", ()):
+            sys.stdout.write(f"{path}\n")
+        if "chrome" in done:
+            sys.stdout.write(f"{done['chrome']}: {done['events']} events\n")
+    return 0

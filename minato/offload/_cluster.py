@@ -1,0 +1,229 @@
+"""The Ray cluster, as the agent sees it: joined or started, its nodes, and actors on them. Alone in importing Ray.
+
+No call waits for the cluster, but for `join` and `leave`: what may take long (a look at the nodes) is done by a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ._actor import FetchActor
+from ._wire import Setup
+
+LOOK_EVERY_S = 1.0  # seconds between looks at the nodes
+DEPTH = 2  # calls at an actor: one in work, one waiting, so that it is never idle for the length of a message
+_log = logging.getLogger("minato.offload")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that may be used."""
+
+    id: str
+    name: str
+    cpus: int
+
+
+@dataclass(eq=False, slots=True)
+class Actor:
+    """One actor and what is known of it."""
+
+    number: int
+    node: str
+    handle: Any
+    outstanding: int = 0
+    fit: dict[str, bool] = field(default_factory=dict)
+    """Whether it gave the expected samples, by what was asked of it; absent: not asked yet."""
+    gone: bool = False
+
+
+class Cluster:
+    """Joined by the constructor. Methods are called by the agent's only thread."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.started_here = _join(setup)
+        is_client = str(setup.address).startswith("ray://")
+        self._here = "" if is_client else ray.get_runtime_context().get_node_id()
+        self.actors: list[Actor] = []
+        self._blob: Any = None
+        self._started = 0
+        self._failures: Counter[str] = Counter()
+        self._nodes = self._look()
+        self._looked = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, name="minato-nodes", daemon=True)
+        self._thread.start()
+
+    # ---- nodes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Alive, with CPUs that may be used."""
+        return self._nodes
+
+    @property
+    def room(self) -> int:
+        """Actors there is room for: one for each CPU, those of other ranks included."""
+        cpus = sum(node.cpus for node in self._nodes)
+        return min(self._setup.most_actors, max(min(1, cpus), cpus // self._setup.ranks))
+
+    def _look(self) -> list[Node]:
+        look: Callable[[], list[dict[str, Any]]] = ray.nodes
+        alive = [node for node in look() if node["Alive"]]
+        usable = [
+            Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"].get("CPU", 0))) for node in alive
+        ]
+        others = [node for node in usable if node.id != self._here and node.cpus]
+        # This machine's CPUs are busy with its own workers: no use, unless somebody just wants to try.
+        use_here = self._setup.use_this_node if self._setup.use_this_node is not None else not others
+        return [*others, *(node for node in usable if use_here and node.id == self._here and node.cpus)]
+
+    def _keep_looking(self) -> None:
+        while not self._stop.wait(LOOK_EVERY_S):
+            try:
+                self._nodes = self._look()
+            except Exception as error:  # the cluster is gone, or busy: calls will tell
+                _log.info("cannot see the nodes: %s", error)
+
+    # ---- actors ---------------------------------------------------------------------------------------------------
+
+    def put(self, blob: Any) -> None:
+        """The program, once for all actors. Those that exist take it in place of the one before."""
+        self._blob = ray.put(blob)
+        for actor in self.actors:
+            actor.fit.clear()
+            actor.handle.load.remote(self._blob)
+
+    def patch(self, patch: Any) -> None:
+        """Attributes of the dataset have changed."""
+        reference = ray.put(patch)
+        for actor in self.actors:
+            actor.handle.patch.remote(reference)
+
+    def scale(self, actors: int, num_workers: int, base_seed: int) -> list[Actor]:
+        """Start actors until there are so many, where CPUs are free; end those that are too many and idle. Returns the
+        new ones."""
+        alive = {node.id for node in self._nodes}
+        for actor in [one for one in self.actors if one.node not in alive]:
+            self.drop(actor)
+        wanted = min(actors, self.room)
+        for actor in [one for one in reversed(self.actors) if not one.outstanding][: max(0, len(self.actors) - wanted)]:
+            self.drop(actor)
+        started = []
+        while len(self.actors) < wanted:
+            node = self._emptiest()
+            if node is None:
+                break
+            started.append(self._start(node, num_workers, base_seed))
+        return started
+
+    def _emptiest(self) -> Node | None:
+        used = Counter(actor.node for actor in self.actors)
+        free = [node for node in self._nodes if used[node.id] < node.cpus]
+        return max(free, key=lambda node: node.cpus - used[node.id], default=None)
+
+    def _start(self, node: Node, num_workers: int, base_seed: int) -> Actor:
+        options: dict[str, Any] = {
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False),
+            "resources": self._setup.resources or {},
+        }
+        if self._setup.runtime_env is not None:
+            options["runtime_env"] = self._setup.runtime_env
+        number = num_workers + self._started
+        self._started += 1
+        handle = ray.remote(FetchActor).options(**options).remote(self._blob, number, number + 1, base_seed)
+        actor = Actor(number, node.id, handle)
+        self.actors.append(actor)
+        return actor
+
+    def least_busy(self, purpose: str) -> Actor | None:
+        """The fit actor with the least to do, if it may have more."""
+        free = [one for one in self.actors if one.outstanding < DEPTH and one.fit.get(purpose)]
+        return min(free, key=lambda one: one.outstanding, default=None)
+
+    def count_fit(self, purpose: str) -> int:
+        """Actors that can be given work."""
+        return sum(bool(actor.fit.get(purpose)) for actor in self.actors)
+
+    def call(self, actor: Actor, method: str, *args: Any, done: Callable[[Any, BaseException | None], None]) -> Any:
+        """Call a method of an actor; `done` is called by one of Ray's threads. Returns what `cancel` takes."""
+        reference = getattr(actor.handle, method).remote(*args)
+        actor.outstanding += 1
+
+        def finished(future: Any) -> None:
+            error = future.exception()
+            done(None if error is not None else future.result(), error)
+
+        reference.future().add_done_callback(finished)
+        return reference
+
+    def drop(self, actor: Actor) -> None:
+        """End an actor, whatever it is doing."""
+        actor.gone = True
+        if actor in self.actors:
+            self.actors.remove(actor)
+        try:
+            ray.kill(actor.handle)
+        except Exception as error:
+            _log.info("cannot end an actor: %s", error)
+
+    def leave(self) -> None:
+        """End the actors; and the cluster, if it was started here."""
+        self._stop.set()
+        for actor in list(self.actors):
+            self.drop(actor)
+        self._thread.join(LOOK_EVERY_S)
+        ray.shutdown()
+
+
+def _join(setup: Setup) -> bool:
+    """Connect to a cluster; True if it was started for that."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": setup.namespace}
+    if setup.address not in (None, "local"):
+        ray.init(address=setup.address, **quiet)
+        return False
+    if setup.address is None:
+        try:
+            ray.init(address="auto", **quiet)
+        except ConnectionError:
+            pass
+        else:
+            return False
+    ray.init(address="local", num_cpus=setup.local_cpus, include_dashboard=False, **quiet)
+    return True
+
+
+def is_actor_gone(error: BaseException) -> bool:
+    """Whether a call failed because its actor, or the actor's node, is no more."""
+    return isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError))
+
+
+def is_start_failed(error: BaseException) -> bool:
+    """Whether an actor is gone because it could not even be made: a module is missing on its node, say."""
+    return "creation task" in str(error)
+
+
+def is_store_full(error: BaseException) -> bool:
+    """Whether a call failed because there was no room for what it gave."""
+    full = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError, ray.exceptions.OutOfMemoryError)
+    return isinstance(error, full) or isinstance(getattr(error, "cause", None), full)
+
+
+def now_s() -> float:
+    """The clock that the main process and the agent share."""
+    return time.monotonic()

@@ -1,0 +1,418 @@
+"""From measurements to wishes: when to measure what, when to ask for the cluster, when to change one's mind.
+
+    MEASURING_LOCAL ─ stall ─► STARTING ─ cluster there ─► MEASURING_REMOTE ─ one placement after the other ─► RUNNING
+          │ no stall              ▲   │ metrics known ──────────────────────────────────────────────────────────▲ │
+          ▼                       │                                                                               │
+        LOCAL ── stall ───────────┘ ◄──────────── no stall any more, no gain, or slower than local ───────────────┘
+
+Pure: no clock, no process, no Ray. All times come in as arguments.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ._deciding import LOCAL, Decision, LocalMetrics, RemoteMetrics, decide, is_stalled
+from ._wire import Report
+
+MOST_KEPT = 100  # decisions
+SKIP = 2  # batches at an epoch's start that are not measured: workers start, pages are new, a model compiles
+LEAST_S = 0.3  # seconds that a measurement lasts at least
+MOST_S = 10.0  # seconds after which a placement is judged by what has come
+PATIENCE_S = 60.0  # seconds for the first actor to show that it can be used
+STRAGGLERS_S = 10.0  # seconds after the first actor for the others to come up
+STEP = 0.05  # of the ratio, when the consumer waits, or does not
+WAITS = 0.05  # share of its time that a consumer may wait before it counts as waiting
+SLOWER = 0.95  # of the local rate; below it, offloading is no help
+_WARM_CALLS = 2  # for each actor, before a placement is measured
+_CALLS = 4  # for each actor, while it is measured
+
+
+class Stage(enum.Enum):
+    """What the controller is about."""
+
+    MEASURING_LOCAL = "measuring local"
+    LOCAL = "local"
+    STARTING = "starting"
+    MEASURING_REMOTE = "measuring remote"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user wants."""
+
+    placements: tuple[str, ...]
+    """To choose from; empty: never anything remote."""
+    ratio: float | None
+    """None: to be decided."""
+    greedy: bool
+    """Whether both sides take what they can, undecided."""
+    prefer_local: bool
+    min_speedup: float
+    most_actors: int
+    profile_steps: int
+    recheck_steps: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing is left to be measured."""
+        return len(self.placements) == 1 and (self.ratio is not None or self.greedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be done now."""
+
+    phase: int = 0
+    launch: bool = False
+    """Whether the cluster is wanted."""
+    placement: str = LOCAL
+    ratio: float = 0.0
+    actors: int = 0
+    shared: bool = True
+    beyond: bool = False
+
+
+@dataclass(slots=True)
+class _RemoteWindow:
+    """What came back while a placement is measured, from report to report."""
+
+    calls: int = 0
+    samples: int = 0
+    nbytes: int = 0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, before: Report, now: Report) -> None:
+        self.calls += now.calls - before.calls
+        self.samples += now.samples - before.samples
+        self.nbytes += now.nbytes - before.nbytes
+        self.cpu_s += now.cpu_s - before.cpu_s
+        self.seconds += now.time_s - before.time_s
+
+
+@dataclass(slots=True)
+class _Window:
+    """Batches since some moment."""
+
+    batches: int = 0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.busy_s + self.wait_s
+
+    @property
+    def gthp(self) -> float:
+        return self.batches / max(self.busy_s, 1e-6)
+
+    @property
+    def rate(self) -> float:
+        return self.batches / max(self.elapsed_s, 1e-6)
+
+
+class Controller:
+    """For one loader; lives through its epochs."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        cores: float,
+        local: LocalMetrics | None = None,
+        log: Callable[[str], None] = lambda _: None,
+        gthp: float | None = None,
+    ) -> None:
+        """`local`: known from an earlier run. `gthp`: measured otherwise than by the time between two batches."""
+        self._policy = policy
+        self._cores = cores
+        self._log = log
+        self._gthp = gthp
+        self.decisions: tuple[str, ...] = ()
+        self.local = local
+        self.remotes: dict[str, RemoteMetrics] = {}
+        self.remote_nodes: tuple[str, ...] | None = None
+        self.profile_steps = 0
+        """Batches that were delivered while something was measured."""
+        self._wish = Wish()
+        self._skip = 0
+        self._window = _Window()
+        self._open: list[str] = []
+        """Placements that are still to be measured."""
+        self._remote_window = _RemoteWindow()
+        self._first_fit: float | None = None
+        """When there was somebody to measure."""
+        self._last: Report | None = None
+        self._follows = False
+        """Whether nothing has come between the last report and the next."""
+        self._phase_began: float | None = None
+        self._slow_windows = 0
+        self._hold = 1
+        self._bias = 0.0
+        self._batch_size = 1
+        self._room = 0
+        self.stage = Stage.MEASURING_LOCAL
+        if not policy.placements or policy.ratio == 0:
+            self._enter(Stage.LOCAL)
+        elif policy.ratio is not None or policy.greedy:
+            self._start("asked for")
+        elif local is not None:
+            self._judge_local("known")
+
+    @property
+    def wish(self) -> Wish:
+        return self._wish
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def epoch_began(self) -> None:
+        """Another epoch begins."""
+        self._skip = SKIP
+        self._follows = False
+
+    def delivered(self, samples: int, busy_s: float, wait_s: float, cpu_s: float) -> None:
+        """A batch was delivered, `busy_s` after the last one was, plus `wait_s` of waiting; workers here used `cpu_s`
+        meanwhile."""
+        self._batch_size = max(1, samples, self._batch_size)
+        if self.stage in (Stage.MEASURING_LOCAL, Stage.MEASURING_REMOTE):
+            self.profile_steps += 1
+        if self._skip:
+            self._skip -= 1
+            return
+        window = self._window
+        window.batches += 1
+        window.busy_s += busy_s
+        window.wait_s += wait_s
+        window.cpu_s += cpu_s
+        if not self._policy.placements or self._policy.ratio is not None or self._policy.greedy:
+            return
+        if window.elapsed_s < LEAST_S:
+            return
+        steps = {
+            Stage.MEASURING_LOCAL: self._policy.profile_steps,
+            Stage.LOCAL: self._policy.recheck_steps * self._hold,
+            Stage.RUNNING: self._policy.recheck_steps,
+        }
+        if window.batches >= steps.get(self.stage, window.batches + 1):
+            self._recheck() if self.stage is Stage.RUNNING else self._measure_local()
+
+    def ready(self, nodes: tuple[str, ...], actors: int, known: dict[str, RemoteMetrics]) -> None:
+        """The cluster is there. `known`: of these nodes, from an earlier run."""
+        if self.stage is not Stage.STARTING:
+            return
+        self.remote_nodes = nodes
+        self._room = min(actors, self._policy.most_actors)
+        if self._room == 0:
+            self._go_local("the cluster has no CPUs to use")
+        elif self._policy.is_fixed:
+            self._run(Decision(self._policy.placements[0], self._ratio_given, self._room, "as asked for"))
+        else:
+            self.remotes = {name: one for name, one in known.items() if name in self._policy.placements}
+            self._open = [name for name in self._policy.placements if name not in self.remotes]
+            self._measure_next()
+
+    def resized(self, actors: int) -> None:
+        """Nodes have come or gone."""
+        before, self._room = self._room, min(actors, self._policy.most_actors)
+        if self.stage is Stage.RUNNING and self._wish.actors >= before:  # all there were: all there are now
+            self._wish = replace(self._wish, actors=self._room)
+
+    def reported(self, report: Report) -> None:
+        """What the agent says of its work."""
+        if report.phase != self._wish.phase or self._wish.placement == LOCAL:
+            return
+        if self._phase_began is None:
+            self._phase_began = report.time_s
+        before, self._last = self._last if self._follows else None, report
+        self._follows = True
+        if self.stage is Stage.MEASURING_REMOTE:
+            self._measure_remote(before, report)
+        elif self.stage is Stage.RUNNING and report.refused and report.actors == 0:
+            self._go_local(f"{self._wish.placement}: {report.refused}")
+
+    def lost(self, why: str) -> None:
+        """The cluster, or the way to it, is gone."""
+        if self.stage in (Stage.LOCAL, Stage.MEASURING_LOCAL):
+            return
+        self._decide_log(f"local: {why}")
+        self._enter(Stage.STARTING, Wish(self._wish.phase + 1, launch=True))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is somebody to set work aside for."""
+        return self._last is not None and self._last.phase == self._wish.phase and self._last.actors > 0
+
+    @property
+    def open_actors(self) -> int:
+        """Actors that work now."""
+        return self._last.actors if self._last is not None and self.is_open else 0
+
+    def pin(self, placement: str, ratio: float) -> None:
+        """Keep to a placement and a ratio from now on, once the cluster is there; for comparisons."""
+        self._policy = replace(self._policy, placements=(placement,), ratio=ratio)
+        if ratio == 0:
+            self._go_local("pinned")
+        else:
+            self._run(Decision(placement, ratio, self._room, "pinned"))
+
+    def give_up(self, why: str) -> None:
+        """Nothing can be done elsewhere, now or later."""
+        self._policy = replace(self._policy, placements=())
+        self._go_local(why)
+
+    # ---- measuring -------------------------------------------------------------------------------------------------
+
+    def _measure_local(self) -> None:
+        window = self._window
+        gthp = window.gthp if self._gthp is None else self._gthp
+        self.local = LocalMetrics(gthp, window.rate, window.cpu_s / window.batches, self._cores)
+        self._judge_local("measured")
+
+    def _judge_local(self, how: str) -> None:
+        local = self.local
+        assert local is not None
+        text = f"{how}: consumer {local.gthp:.3g}/s, local {local.lthp:.3g}/s, {local.pcycle_s:.2g} CPU s per batch"
+        if is_stalled(local.gthp, local.lthp, self._policy.min_speedup):
+            self._start(text)
+        else:
+            if self.stage is not Stage.LOCAL:
+                self._decide_log(f"local: no stall; {text}")
+            self._enter(Stage.LOCAL)
+
+    def _measure_next(self) -> None:
+        if not self._open:
+            self._decide()
+            return
+        self._remote_window = _RemoteWindow()
+        self._first_fit = None
+        wish = Wish(self._wish.phase + 1, True, self._open[0], 1.0, self._room, shared=True, beyond=True)
+        self._enter(Stage.MEASURING_REMOTE, wish)
+
+    def _measure_remote(self, before: Report | None, report: Report) -> None:
+        assert self._phase_began is not None
+        placement, window = self._wish.placement, self._remote_window
+        is_late = report.time_s - self._phase_began > PATIENCE_S
+        if report.actors == 0:
+            if report.refused or is_late:
+                self._decide_log(f"not {placement}: {report.refused or 'no actor came up'}")
+                self._open.pop(0)
+                self._measure_next()
+            return
+        if self._first_fit is None:
+            self._first_fit = report.time_s
+        if report.actors < self._wish.actors and report.time_s - self._first_fit < STRAGGLERS_S:
+            return
+        if before is not None and before.actors == report.actors and before.calls >= _WARM_CALLS * report.actors:
+            window.add(before, report)
+        enough = window.calls >= _CALLS * report.actors and window.seconds >= LEAST_S
+        if not enough and window.seconds < MOST_S and not is_late:
+            return
+        batches = window.samples / self._batch_size
+        if batches > 0:
+            rate, cost = batches / window.seconds, window.cpu_s / batches
+            self.remotes[placement] = RemoteMetrics(placement, rate, report.actors, cost)
+            self._decide_log(
+                f"measured {placement}: {rate:.3g}/s from {report.actors} actors, {cost:.2g} CPU s per batch here, "
+                f"{window.nbytes / window.seconds:.3g} bytes/s"
+            )
+        self._open.pop(0)
+        self._measure_next()
+
+    # ---- deciding --------------------------------------------------------------------------------------------------
+
+    @property
+    def _ratio_given(self) -> float:
+        return 1.0 if self._policy.greedy else self._policy.ratio or 0.0
+
+    def _start(self, why: str) -> None:
+        self._decide_log(f"start: {why}")
+        self._enter(Stage.STARTING, Wish(self._wish.phase + 1, launch=True))
+
+    def _decide(self) -> None:
+        remotes = [self.remotes[name] for name in self._policy.placements if name in self.remotes]
+        if self.local is None:  # the user has given the ratio, and wants it whatever comes
+            best = max(remotes, key=lambda one: one.rthp, default=None)
+            if best is None:
+                self._go_local("no placement can be used")
+                return
+            self._run(Decision(best.placement, self._ratio_given, self._room, f"{best.rthp:.3g}/s remote"))
+            return
+        decision = decide(
+            self.local,
+            remotes,
+            min_speedup=self._policy.min_speedup,
+            prefer_local=self._policy.prefer_local,
+            most_actors=self._room,
+        )
+        if self._policy.ratio is not None or self._policy.greedy:
+            decision = replace(decision, ratio=self._ratio_given, actors=self._room)
+        if decision.placement == LOCAL:
+            self._go_local(decision.reason)
+        else:
+            self._run(decision)
+
+    def _run(self, decision: Decision) -> None:
+        given = self._policy.ratio is not None
+        infeasible = decision.actors >= self._room and not given
+        wish = Wish(
+            phase=self._wish.phase + 1,
+            launch=True,
+            placement=decision.placement,
+            ratio=decision.ratio,
+            actors=decision.actors,
+            shared=not given,
+            beyond=self._policy.greedy or infeasible,
+        )
+        self._decide_log(
+            f"{decision.placement}, ratio {decision.ratio:.2f}, {decision.actors} actors: {decision.reason}"
+        )
+        self._bias = 0.0
+        self._slow_windows = 0
+        self._enter(Stage.RUNNING, wish)
+
+    def _recheck(self) -> None:
+        window, local = self._window, self.local
+        self._window = _Window()
+        if local is None or not self.is_open:
+            return
+        share = window.wait_s / max(window.elapsed_s, 1e-9)
+        if window.rate < SLOWER * min(local.lthp, window.gthp):
+            self._slow_windows += 1
+            if self._slow_windows >= 2:
+                self.remotes.pop(self._wish.placement, None)
+                self._go_local(f"slower than local: {window.rate:.3g}/s, {local.lthp:.3g}/s before")
+            return
+        self._slow_windows = 0
+        if self._wish.beyond and share > WAITS:
+            return  # both sides take all they can
+        before = self._wish.ratio
+        ratio = min(1.0, before + STEP) if share > WAITS else max(0.0, before - STEP) if share < WAITS / 5 else before
+        if ratio == 0.0 and before == 0.0:
+            self._go_local(f"the consumer does not wait any more: it takes {window.gthp:.3g}/s")
+            self._hold = 1
+            return
+        if ratio != before:
+            self._decide_log(f"ratio {before:.2f} to {ratio:.2f}: the consumer waits {share:.0%} of its time")
+            self._wish = replace(self._wish, ratio=ratio, actors=self._room if ratio > before else self._wish.actors)
+
+    def _go_local(self, why: str) -> None:
+        self._hold = min(64, 2 * self._hold)  # what was no use will hardly be soon
+        self._decide_log(f"local: {why}")
+        self._enter(Stage.LOCAL, Wish(self._wish.phase + 1))
+
+    def _enter(self, stage: Stage, wish: Wish | None = None) -> None:
+        self.stage = stage
+        self._window = _Window()
+        self._phase_began = None
+        if wish is not None:
+            self._wish = wish
+            self._last = None
+            self._follows = False
+
+    def _decide_log(self, text: str) -> None:
+        self.decisions = (*self.decisions, text)[-MOST_KEPT:]
+        self._log(text)

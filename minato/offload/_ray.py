@@ -1,0 +1,159 @@
+"""`minato.offload.Ray`: the arguments of offloading, checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ._session import Session
+from ._splitting import can_transform
+from ._store import default_directory
+
+PLACEMENTS = ("auto", "transform", "sample", "batch", "local")
+_RATES = (("max_bandwidth", 0.0), ("consumer_rate", 0.0))
+MOST_REMOTE = 32  # actors, unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Other machines' CPUs for part of a loader's work, by way of a Ray cluster: `DataLoader(…, offload=Ray())`.
+
+    Nothing is started before it is known that the consumer waits for batches (unless `ratio` is a number). If it does,
+    a process of its own joins the cluster, actors are started, each placement is measured on real batches, and the
+    best is used, as far as needed. Whatever fails remotely is made here.
+
+    Args:
+        address: "auto", "host:port" or "ray://host:port" of a running cluster. None (default): the one that this
+            program is connected to, or one that runs on this machine; if there is none, one is started, and ended with
+            the loader. "local": always start one.
+        placement: what is done elsewhere: "transform" (samples are read here), "sample" (read and transformed), "batch"
+            (whole batches), "local" (nothing), or "auto" (default): measure, and take the best.
+        ratio: share of the samples that goes to the cluster, 0 to 1; "auto" (default): as much as is needed; "greedy":
+            both sides take what they can. A number is kept to exactly, and without looking for a stall.
+        max_remote: most actors, each of which has a CPU; None: 32.
+        prefer: with ratio="auto", "local" (default) uses the cluster no more than needed, "remote" as much as it gives.
+        min_speedup: how many times faster the consumer must be than the loader for offloading to begin.
+        max_inflight_bytes: bytes of samples under way from actors. max_bandwidth: bytes per second; None: no limit.
+        consumer_rate: batches per second that your loop could take, e.g. from `minato.offload.measure_step`; None: told
+            from the time between two batches.
+        profile_steps: batches per measurement. recheck_every: batches between two looks at whether it is still right.
+        call_timeout_s: seconds after which an actor that does not answer is given up; more if calls take that long.
+        model_key: a name for what the batches are used for. Metrics of an earlier run are taken if name and pipeline
+            are the same.
+        store: whether to keep metrics, in the user's cache directory or in a directory given here.
+        runtime_env, resources: for the actors, as Ray takes them. namespace: of the job.
+        use_this_node: whether actors may run on this machine; None: only if the cluster has no other.
+        local_cpus: CPUs of a cluster that is started here; None: all.
+    """
+
+    address: Any = None
+    placement: str = "auto"
+    ratio: Any = "auto"
+    max_remote: int | None = None
+    prefer: str = "local"
+    min_speedup: float = 1.1
+    max_inflight_bytes: int = 256 << 20
+    max_bandwidth: float | None = None
+    consumer_rate: float | None = None
+    profile_steps: int = 20
+    recheck_every: int = 50
+    call_timeout_s: float = 60.0
+    model_key: str = ""
+    store: bool | str | Path = True
+    runtime_env: dict[str, Any] | None = None
+    resources: dict[str, float] | None = None
+    namespace: str = "minato"
+    use_this_node: bool | None = None
+    local_cpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise ImportError("minato.offload.Ray needs Ray: pip install 'minato[offload]'")
+        if self.address is not None and not (isinstance(self.address, str) and self.address):
+            raise TypeError(f"address must be None, 'auto', 'local', 'host:port' or 'ray://…', got {self.address!r}")
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"placement must be one of {', '.join(map(repr, PLACEMENTS))}, got {self.placement!r}")
+        if self.prefer not in ("local", "remote"):
+            raise ValueError(f"prefer must be 'local' or 'remote', got {self.prefer!r}")
+        self._check_ratio()
+        for name in ("max_inflight_bytes", "profile_steps", "recheck_every"):
+            _check_count(name, getattr(self, name))
+        for name in ("max_remote", "local_cpus"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        for name, least in (("min_speedup", 1.0), ("call_timeout_s", 0.0), *_RATES):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and value > least - (name == "min_speedup")):
+                raise ValueError(f"{name} must be a number above {least:g}, got {value!r}")
+
+    def _check_ratio(self) -> None:
+        ratio = self.ratio
+        if isinstance(ratio, str):
+            if ratio not in ("auto", "greedy"):
+                raise ValueError(f"ratio must be a number from 0 to 1, 'auto' or 'greedy', got {ratio!r}")
+        elif isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+            raise ValueError(f"ratio must be a number from 0 to 1, 'auto' or 'greedy', got {ratio!r}")
+
+    # ---- for the loader --------------------------------------------------------------------------------------------
+
+    @property
+    def most_remote(self) -> int:
+        """Actors there may be."""
+        return MOST_REMOTE if self.max_remote is None else self.max_remote
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether only whole batches may overtake."""
+        return self.placement == "batch"
+
+    def check(self, dataset: Any) -> None:
+        """Raise ValueError if what is asked for cannot be done with a dataset."""
+        if self.placement == "transform" and not can_transform(dataset):
+            raise ValueError(
+                f"placement='transform' needs a dataset whose transforms can be told from its reading (a `transform` "
+                f"attribute that `__getitem__` calls, or minato.StagedDataset), got {type(dataset).__name__}; use "
+                f"placement='sample'"
+            )
+
+    def open(self) -> Session:
+        """For one loader."""
+        return Session(self)
+
+    def store_path(self) -> Path | None:
+        """Where metrics are kept; None: nowhere."""
+        if isinstance(self.store, bool):
+            return default_directory() if self.store else None
+        return Path(self.store)
+
+    def resolved_address(self) -> str | None:
+        """The address to give to the agent: the cluster this program is connected to, if none was given."""
+        ray = sys.modules.get("ray")
+        if self.address is None and ray is not None and ray.is_initialized():
+            found: str = ray.get_runtime_context().gcs_address
+            return found
+        given: str | None = self.address
+        return given
+
+
+def measure_step(step: Callable[[Any], Any], batch: Any, steps: int = 20, skip: int = 3) -> float:
+    """Batches per second that a training step takes, by replaying one batch: for `Ray(consumer_rate=…)`.
+
+    `step` is called with the batch, `skip` times before and `steps` times while the clock runs. What it trains is
+    trained by that: give it a copy. On an accelerator it has to wait for its result.
+    """
+    for _ in range(skip):
+        step(batch)
+    began = time.perf_counter()
+    for _ in range(steps):
+        step(batch)
+    return steps / max(time.perf_counter() - began, 1e-9)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")

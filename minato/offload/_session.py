@@ -1,0 +1,421 @@
+"""A loader's side of offloading: measures, decides (`_controlling`), and has an agent carry it out."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+
+from .._plan import Collate, Order
+from .._protocols import Orders, Seat
+from .._workers.program import Program
+from ._agent_process import AgentProcess
+from ._balancing import ShareCounter
+from ._controlling import Controller, Policy, Stage, Wish
+from ._deciding import PLACEMENTS
+from ._splitting import can_transform
+from ._store import MetricStore, pipeline_key
+from ._wire import Assignment, Attach, Detach, Detached, Ready, Report, Returned, Setup, Trouble
+
+if TYPE_CHECKING:
+    from ._ray import Ray
+
+DEPTH = 2  # calls under way for each actor
+LOOK_EVERY_S = 0.05
+SILENCE_S = 30.0  # seconds without a word from an agent that should speak ten times a second
+DETACH_S = 2.0  # seconds for the agent to let go of an engine's memory
+RETRY_S = 10.0  # seconds before another agent is started; doubles each time
+MOST_RETRY_S = 300.0
+_log = logging.getLogger("minato.offload")
+
+
+class Session:
+    """For one loader: one agent, one engine at a time."""
+
+    def __init__(self, config: Ray) -> None:
+        self._config = config
+        self.lanes = DEPTH * config.most_remote
+        self._agent: AgentProcess | None = None
+        self._cluster: Ready | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._pid = os.getpid()
+        self._heard = 0.0
+        self._retry_at = 0.0
+        self._retry_s = RETRY_S
+        self._work: Work | None = None
+        self.controller: Controller | None = None
+        self._store = MetricStore(config.store_path())
+        self._key = ""
+        self._digest = ""
+        self._warned = False
+        self._remote_samples = 0
+        self._samples_before = 0
+        self._closed = False
+
+    # ---- engines ---------------------------------------------------------------------------------------------------
+
+    def attach(self, seat: Seat) -> Work | None:
+        if self._closed or self._work is not None or os.getpid() != self._pid:
+            return None
+        if self.controller is None:
+            self.controller = self._make_controller(seat)
+        self._work = Work(self, seat, self.controller)
+        return self._work
+
+    def _make_controller(self, seat: Seat) -> Controller:
+        config = self._config
+        policy = Policy(
+            placements=_placements(config.placement, seat),
+            ratio=config.ratio if isinstance(config.ratio, (int, float)) else None,
+            greedy=config.ratio == "greedy",
+            prefer_local=config.prefer == "local",
+            min_speedup=config.min_speedup,
+            most_actors=config.most_remote,
+            profile_steps=config.profile_steps,
+            recheck_steps=config.recheck_every,
+        )
+        self._key = pipeline_key(seat, config.model_key)
+        return Controller(policy, seat.cores, self._store.local(self._key), self._note, config.consumer_rate)
+
+    def _note(self, text: str) -> None:
+        _log.info("%s", text)
+
+    def let_go(self, work: Work) -> None:
+        """An engine has ended."""
+        if self._work is work:
+            self._work = None
+
+    # ---- the agent -------------------------------------------------------------------------------------------------
+
+    @property
+    def agent(self) -> AgentProcess | None:
+        """The agent, once it is in the cluster."""
+        return self._agent if self._agent is not None and self._agent.is_ready else None
+
+    def tend(self, wish: Wish, now: float) -> None:
+        """Start the agent if it is wanted; hear what it has to say."""
+        if self._agent is None and wish.launch and now >= self._retry_at:
+            self._launch(now)
+        agent = self._agent
+        while agent is not None and agent is self._agent:
+            message = agent.receive()
+            if message is None:
+                break
+            self._hear(message, now)
+        if self._agent is not None and self._agent.has_ended:
+            self.lose("the agent ended unexpectedly", now)
+        if self.agent is not None and self._cluster is not None:
+            self._tell_cluster(self._cluster)
+
+    def _tell_cluster(self, cluster: Ready) -> None:
+        controller = self.controller
+        if controller is not None and controller.stage is Stage.STARTING:
+            known = controller.remotes if controller.remote_nodes == cluster.nodes else {}
+            stored = self._store.remotes(self._key, cluster.nodes)
+            controller.ready(cluster.nodes, cluster.actors, {**stored, **known})
+
+    def _launch(self, now: float) -> None:
+        config = self._config
+        self._agent = AgentProcess(
+            Setup(
+                address=config.resolved_address(),
+                most_actors=config.most_remote,
+                most_bytes=config.max_inflight_bytes,
+                bytes_per_s=config.max_bandwidth,
+                call_timeout_s=config.call_timeout_s,
+                ranks=_ranks(),
+                use_this_node=config.use_this_node,
+                local_cpus=config.local_cpus,
+                namespace=config.namespace,
+                runtime_env=config.runtime_env,
+                resources=config.resources,
+            )
+        )
+        self._finalizer = weakref.finalize(self, self._agent.close)
+        self._heard, self._digest = now, ""
+
+    def _hear(self, message: Any, now: float) -> None:
+        self._heard = now
+        controller = self.controller
+        assert controller is not None
+        match message:
+            case Ready():
+                if self._agent is not None:
+                    self._agent.is_ready = True
+                self._cluster = message
+                controller.resized(message.actors)
+            case Report():
+                self._remote_samples = self._samples_before + message.total_samples
+                self._retry_s = RETRY_S
+                before = controller.stage
+                controller.reported(message)
+                if before is Stage.MEASURING_REMOTE and controller.stage is not before:
+                    self._save(controller)
+            case Returned():
+                if self._work is not None:
+                    self._work.wake = True
+            case Trouble(text, fatal):
+                self.warn(text)
+                if fatal:
+                    self.lose(text, now)
+
+    def _save(self, controller: Controller) -> None:
+        if controller.local is not None and controller.remote_nodes is not None:
+            self._store.save(self._key, controller.local, controller.remote_nodes, controller.remotes)
+
+    def warn(self, text: str) -> None:
+        """Once in a loader's life; everything is logged."""
+        _log.warning("%s", text)
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"offloading: {text}. Its samples are made on this machine instead; further trouble of this kind is "
+                f"only logged (logger 'minato.offload').",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def lose(self, why: str, now: float) -> None:
+        """There is no agent any more; another may be started later."""
+        self.warn(why)
+        if self._finalizer is not None:
+            if self._agent is not None:
+                self._agent.kill()
+            self._finalizer()
+        self._agent, self._finalizer = None, None
+        self._samples_before = self._remote_samples
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(MOST_RETRY_S, 2 * self._retry_s)
+        if self.controller is not None:
+            self.controller.lost(why)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the agent has not been heard for too long, though it should."""
+        return self.agent is not None and now - self._heard > SILENCE_S
+
+    def send_seat(self, seat: Seat) -> bool:
+        """Have the agent work for an engine. False: it cannot be told how."""
+        assert self._agent is not None
+        plan = seat.plan
+        try:
+            blob = _pickled(Program(seat.dataset, plan.collate_fn, plan.worker_init_fn))
+        except Exception as error:
+            self.warn(f"the dataset or its functions cannot be pickled: {error!r}")
+            return False
+        digest = hashlib.blake2b(blob, digest_size=16).hexdigest()
+        fds = [seat.control, seat.arena, seat.wake, seat.ready]
+        memory = -1
+        if digest != self._digest:
+            memory = os.memfd_create("minato-program", os.MFD_CLOEXEC)
+            with open(memory, "wb", closefd=False) as file:
+                file.write(blob)
+            fds.append(memory)
+        message = Attach(
+            order=plan.order,
+            collate=plan.collate,
+            mends=plan.mends,
+            num_workers=plan.num_workers,
+            base_seed=seat.base_seed,
+            batches=seat.batches,
+            workers=seat.workers,
+            first_lane=seat.first_lane,
+            program=digest,
+            has_program=memory >= 0,
+        )
+        try:
+            sent = self._agent.send(message, tuple(fds))
+        finally:
+            if memory >= 0:
+                os.close(memory)
+        self._digest, self._heard = digest, time.monotonic()
+        return sent
+
+    # ---- the loader ------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        controller = self.controller
+        if controller is None:
+            return {}
+        wish = controller.wish
+        return {
+            "samples_remote": self._remote_samples,
+            "remote_actors": controller.open_actors,
+            "remote_placement": wish.placement,
+            "remote_ratio": wish.ratio,
+            "offload_decisions": controller.decisions,
+        }
+
+    def close(self) -> None:
+        self._closed = True
+        if os.getpid() != self._pid:
+            return
+        if self._finalizer is not None:
+            self._finalizer()
+        self._agent, self._finalizer = None, None
+
+
+class Work:
+    """The remote side of one engine."""
+
+    def __init__(
+        self, session: Session, seat: Seat, controller: Controller, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._session = session
+        self._seat = seat
+        self._controller = controller
+        self._clock = clock
+        self._counter = ShareCounter()
+        self._agent: AgentProcess | None = None
+        """That works for this engine."""
+        self._is_refused = False
+        self._task: Assignment | None = None
+        self._kept = Orders()
+        self._was_open = False
+        self.wake = False
+        self.due = 0.0
+        self._asked = self._returned = -1.0
+        self._cpu = _CpuMeter(seat.worker_pids)
+        self._divides = seat.plan.collate is Collate.ROWS and not getattr(seat.dataset, "__getitems__", None)
+        controller.epoch_began()
+
+    # ---- the engine ------------------------------------------------------------------------------------------------
+
+    def set_aside(self, tickets: int) -> int:
+        wish = self._controller.wish
+        if self._agent is None or wish.ratio == 0 or not self._controller.is_open:
+            return 0
+        whole = wish.placement == "batch" or not self._divides
+        if (self._counter.ratio, self._counter.whole) != (wish.ratio, whole):
+            self._counter.set(wish.ratio, whole)
+        return self._counter.take(tickets)
+
+    def asked(self) -> None:
+        if self._asked > self._returned:  # the last time there was no batch: another epoch begins
+            self._returned = -1.0
+            self._controller.epoch_began()
+        self._asked = self._clock()
+
+    def returned(self, samples: int) -> None:
+        now = self._clock()
+        if self._returned >= 0:
+            measuring = self._controller.stage in (Stage.MEASURING_LOCAL, Stage.LOCAL)
+            self._controller.delivered(
+                samples,
+                self._asked - self._returned,
+                now - self._asked,
+                self._cpu.since_last(now) if measuring else 0.0,
+            )
+        self._returned = now
+
+    def look(self) -> Orders:
+        now = self._clock()
+        if now < self.due and not self.wake:
+            return self._kept
+        self.due = now + LOOK_EVERY_S
+        session, controller = self._session, self._controller
+        session.tend(controller.wish, now)
+        if self._agent is not session.agent:  # it has come, or gone
+            self._agent = self._task = None
+        if self._agent is None and session.agent is not None and controller.wish.launch and not self._is_refused:
+            if session.send_seat(self._seat):
+                self._agent = session.agent
+            else:
+                self._is_refused = True
+                controller.give_up("the dataset cannot be sent")
+        if self._agent is not None:
+            self._assign(controller.wish)
+            if session.is_silent(now):
+                return self.recall("the agent has not been heard for too long")
+        return self._orders()
+
+    def _assign(self, wish: Wish) -> None:
+        assert self._agent is not None
+        task = Assignment(wish.phase, wish.placement, wish.actors, wish.beyond)
+        if task != self._task and self._agent.send(task):
+            self._task = task
+
+    def _orders(self) -> Orders:
+        wish, wake, self.wake = self._controller.wish, self.wake, False
+        is_open = self._agent is not None and self._controller.is_open
+        was_open, self._was_open = self._was_open, is_open
+        orders = Orders(
+            shared=wish.shared or not is_open,
+            extra_batches=DEPTH * wish.actors if is_open else 0,
+            holder=None if self._agent is None else self._agent.pidfd,
+        )
+        if orders != self._kept:
+            self._kept = orders
+        return replace(orders, wake=True) if wake or (was_open and not is_open) else self._kept
+
+    def recall(self, why: str) -> Orders:
+        self._session.lose(why, self._clock())
+        self._agent = None
+        return self._orders()
+
+    def detach(self) -> None:
+        agent, self._agent = self._agent, None
+        if agent is not None and agent is self._session.agent:
+            agent.send(Detach())
+            if not agent.await_message(Detached, DETACH_S):
+                self._session.lose("the agent did not let go of the loader's memory", self._clock())
+        self._session.let_go(self)
+
+
+class _CpuMeter:
+    """CPU time of worker processes; looked at twice a second at most."""
+
+    def __init__(self, pids: Callable[[], Any]) -> None:
+        self._pids = pids
+        self._seconds: dict[int, float] = {}
+        self._next = 0.0
+        self._is_first = True
+
+    def since_last(self, now: float) -> float:
+        """Seconds used since the last look, or 0 if it was just now."""
+        if now < self._next:
+            return 0.0
+        self._next = now + 0.5
+        before, self._seconds = self._seconds, {}
+        for pid in self._pids():
+            try:
+                times = psutil.Process(pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            self._seconds[pid] = times.user + times.system
+        used = sum(seconds - before.get(pid, seconds) for pid, seconds in self._seconds.items())
+        return used
+
+
+def _placements(wanted: str, seat: Seat) -> tuple[str, ...]:
+    """Those to choose from."""
+    if wanted == "local":
+        return ()
+    can_split = can_transform(seat.dataset)
+    can_batch = seat.plan.collate is Collate.ROWS or seat.plan.order is not Order.SAMPLES_OVERTAKE
+    possible = {"transform": can_split, "sample": True, "batch": can_batch}
+    if wanted != "auto":
+        return (wanted,)
+    return tuple(name for name in PLACEMENTS if possible[name])
+
+
+def _ranks() -> int:
+    """Processes of this training, each with a loader of its own."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def _pickled(program: Program) -> bytes:
+    """By value where the class or function is of the main script: other processes do not have that."""
+    from ray import cloudpickle
+
+    dumps: Callable[..., bytes] = cloudpickle.dumps
+    return dumps(replace(program, layer=None), protocol=5)  # a cache is of this machine

@@ -1,0 +1,90 @@
+"""What every byte cache does, and the checksum they use.
+
+A cache admits until it is full and evicts nothing: epochs visit every object once in random order, so what was just
+thrown out is as likely to be wanted as what was kept, and keeping what is there gives the best share of hits there is.
+What a cache cannot do (full, broken entry, disk error) is a miss, never an error: the object can always be read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK_WORDS = 1 << 14
+_MULTIPLIER = 0x9E3779B97F4A7C15  # odd, bits well mixed: the golden ratio in 64 bits
+_MASK = (1 << 64) - 1
+_UNITS = {"": 1} | {
+    f"{letter}{i}": base**power for power, letter in enumerate("kmgt", 1) for i, base in (("", 1000), ("i", 1024))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What is in a cache, over all processes that use it."""
+
+    entries: int
+    used_bytes: int
+    max_bytes: int
+
+
+class ByteCache(Protocol):
+    """Safe to use from several threads and processes at once; picklable."""
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes put under `name`, whole and verified, or None."""
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keep the bytes if there is room; whether they are in the cache now."""
+
+    def stats(self) -> CacheStats:
+        """How full it is."""
+
+
+def digest_of(name: str) -> bytes:
+    """16 bytes that stand for a name."""
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+def _weights() -> npt.NDArray[np.uint64]:
+    """One odd weight for each word of a block, all different."""
+    with np.errstate(over="ignore"):
+        mixed = np.arange(1, _BLOCK_WORDS + 1, dtype=np.uint64) * np.uint64(_MULTIPLIER)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        return mixed | np.uint64(1)
+
+
+_WEIGHTS = _weights()
+
+
+def checksum(data: bytes) -> int:
+    """A 64-bit sum over words, each with its own odd weight: any changed word, missing page or torn write shows.
+
+    Against accidents, not against forgers. 16 µs for 115 kB, a third of zlib's CRC32: what a cache saves is worth
+    little if checking it costs more than reading it.
+    """
+    whole = len(data) // 8
+    words = np.frombuffer(data, np.uint64, whole)
+    total = len(data)
+    for start in range(0, whole, _BLOCK_WORDS):
+        block = words[start : start + _BLOCK_WORDS]
+        total = (total * _MULTIPLIER + int((block * _WEIGHTS[: len(block)]).sum())) & _MASK
+    tail = int.from_bytes(data[whole * 8 :], "little")
+    return (total * _MULTIPLIER + tail) & _MASK
+
+
+def parse_bytes(value: int | str, argument: str) -> int:
+    """A number of bytes: 1000000, "500MB", "2 GiB"."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value, re.IGNORECASE)
+        if found is None or found[2].lower() not in _UNITS:
+            raise ValueError(f'{argument} must be bytes or a text like "2GB", found {value!r}')
+        value = int(float(found[1]) * _UNITS[found[2].lower()])
+    if value <= 0:
+        raise ValueError(f"{argument} must be positive, found {value}")
+    return value

@@ -1,0 +1,71 @@
+"""The clients of this process, made on first use; and what is known of their servers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+from .backend import Backend
+from .location import Location
+
+
+@dataclass(slots=True)
+class Client:
+    """A backend, and what this process knows about its server."""
+
+    backend: Backend
+    reached: bool = False
+    """Whether the endpoint has answered at all."""
+    etag_matched: bool = False
+    """Whether an ETag was seen to be the MD5 of its object."""
+    etag_trusted: bool = True
+    """False once ETags are known not to be MD5s (objects encrypted with a key of KMS, some servers)."""
+
+
+class _Clients:
+    """The clients of one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.by_location: dict[Location, Client] = {}
+
+
+_clients = _Clients()
+# Of the parent: neither used nor destroyed here, since their threads did not come along.
+_inherited: list[_Clients] = []
+
+
+def _forget_inherited_clients() -> None:
+    global _clients
+    _inherited.append(_clients)
+    _clients = _Clients()
+
+
+os.register_at_fork(after_in_child=_forget_inherited_clients)
+
+
+def client_for(location: Location) -> Client:
+    """This process's client for a location, made on first use."""
+    found = _clients.by_location.get(location)
+    if found is not None:
+        return found
+    with _clients.lock:
+        if location not in _clients.by_location:
+            _clients.by_location[location] = Client(_make(location))
+        return _clients.by_location[location]
+
+
+def _make(location: Location) -> Backend:
+    if location.backend == "obstore":
+        from .obstore_backend import ObstoreBackend
+
+        return ObstoreBackend(location)
+    if location.backend == "aioboto3":
+        from .aioboto3_backend import Aioboto3Backend
+
+        return Aioboto3Backend(location)
+    from .boto3_backend import Boto3Backend
+
+    return Boto3Backend(location)

@@ -1,0 +1,207 @@
+"""Bytes in a directory: kept between runs, shared by all jobs that name the same directory.
+
+    directory/ledger            bytes in use, one number, changed under an `fcntl` lock
+    directory/tmp/…             files being written; the name says by whom and for how many bytes
+    directory/3f/3f9a…          one object: its bytes, then 24 bytes of length, checksum and mark
+
+An object is written under another name and renamed when it is whole, so nobody ever opens a partial one; what a power
+failure leaves of a renamed file does not match its checksum, and is removed. Files of writers that died are removed
+when the directory is next opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import socket
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .cache import CacheStats, checksum, digest_of, parse_bytes
+from .locks import exclusive
+
+_TRAILER = struct.Struct("<QQ8s")
+_MARK = b"minato\x00\x01"
+_LEDGER = struct.Struct("<QQ")  # bytes, objects
+_SHARE_OF_DISK = 0.8  # of what is free when the directory is first used, where no limit is given
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # file systems without hard links
+
+
+class DirectoryCache:
+    """At most `max_bytes` (a number, a text such as "500GB", or None: four fifths of what is free) in a directory."""
+
+    def __init__(self, path: str | os.PathLike[str], max_bytes: int | str | None = None) -> None:
+        self.path = Path(path).expanduser().absolute()
+        try:
+            (self.path / "tmp").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"cache: a directory to write to was needed, found {self.path} ({error})") from None
+        self._root = str(self.path)
+        used_bytes, _ = self._counts()
+        self.max_bytes = (
+            int(shutil.disk_usage(self.path).free * _SHARE_OF_DISK) + used_bytes
+            if max_bytes is None
+            else parse_bytes(max_bytes, "max_bytes")
+        )
+        self._remove_remains()
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes put under `name`, or None."""
+        path = self._path_of(digest_of(name))
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            length = os.fstat(fd).st_size - _TRAILER.size
+            data = _read_exactly(fd, length)
+            trailer = os.read(fd, _TRAILER.size)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        if len(trailer) == _TRAILER.size and _TRAILER.unpack(trailer) == (length, checksum(data), _MARK):
+            return data
+        self._discard(path)
+        return None
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Keep the bytes, unless there is no room for them or they are there already."""
+        path = self._path_of(digest_of(name))
+        if os.path.exists(path):
+            return True
+        nbytes = len(data) + _TRAILER.size
+        temporary = self._reserve(nbytes)
+        if temporary is None:
+            return False
+        try:
+            _write(temporary, data)
+            new = _publish(temporary, path)
+        except FileNotFoundError:  # taken for the remains of a dead writer, and accounted for
+            return False
+        except OSError as error:
+            self._account(-nbytes, 0)
+            _tell_unless_full(error)
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        self._account(0 if new else -nbytes, 1 if new else 0)
+        return True
+
+    def stats(self) -> CacheStats:
+        """How full it is, over all jobs."""
+        used, entries = self._counts()
+        return CacheStats(entries, used, self.max_bytes)
+
+    def _counts(self) -> tuple[int, int]:
+        """Bytes and objects."""
+        with self._ledger() as ledger:
+            return _read_ledger(ledger)
+
+    def _path_of(self, digest: bytes) -> str:
+        text = digest.hex()
+        return f"{self._root}/{text[:2]}/{text}"
+
+    def _reserve(self, nbytes: int) -> str | None:
+        """Count the bytes and make the file for them; None if they would be too many."""
+        with self._ledger() as ledger:
+            used, entries = _read_ledger(ledger)
+            if used + nbytes > self.max_bytes:
+                return None
+            temporary = f"{self._root}/tmp/{socket.gethostname()}.{os.getpid()}.{nbytes}.{secrets.token_hex(6)}"
+            try:
+                os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            except OSError as error:
+                _tell_unless_full(error)
+                return None
+            os.pwrite(ledger, _LEDGER.pack(used + nbytes, entries), 0)
+        return temporary
+
+    def _discard(self, path: str) -> None:
+        """Remove a file that is not what it should be."""
+        try:
+            nbytes = os.stat(path).st_size
+            os.unlink(path)
+        except FileNotFoundError:
+            return  # somebody else did
+        self._account(-nbytes, -1)
+
+    def _account(self, nbytes: int, entries: int) -> None:
+        with self._ledger() as ledger:
+            used, count = _read_ledger(ledger)
+            os.pwrite(ledger, _LEDGER.pack(max(0, used + nbytes), max(0, count + entries)), 0)
+
+    def _remove_remains(self) -> None:
+        """Remove files of writers that died, and give back their bytes."""
+        for entry in os.scandir(self.path / "tmp"):
+            host, pid, nbytes = entry.name.rsplit(".", 3)[:3]
+            if host != socket.gethostname() or os.path.exists(f"/proc/{pid}"):
+                continue
+            with suppress(FileNotFoundError):
+                os.unlink(entry.path)
+                self._account(-int(nbytes), 0)
+
+    @contextmanager
+    def _ledger(self) -> Iterator[int]:
+        """The ledger, open and locked; made from the files that are there, if it is not."""
+        path = f"{self._root}/ledger"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with exclusive(path, fd):
+                if os.fstat(fd).st_size < _LEDGER.size:
+                    sizes = [file.stat().st_size for file in self.path.glob("[0-9a-f][0-9a-f]/*")]
+                    os.pwrite(fd, _LEDGER.pack(sum(sizes), len(sizes)), 0)
+                yield fd
+        finally:
+            os.close(fd)
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "r+b", buffering=0) as file:
+        for part in (memoryview(data), memoryview(_TRAILER.pack(len(data), checksum(data), _MARK))):
+            while part:
+                part = part[file.write(part) or 0 :]
+
+
+def _publish(temporary: str, path: str) -> bool:
+    """Give a whole file its name; False if there is one of that name already."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        # Not `rename`: of two writers of one object the second must know, or it is counted twice.
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(temporary, path)
+    return True
+
+
+def _tell_unless_full(error: OSError) -> None:
+    """A full disk is the usual end of admitting; other trouble is told, and costs the entry only."""
+    if error.errno not in _FULL:
+        warnings.warn(f"an object could not be kept in the cache: {error}", RuntimeWarning, stacklevel=3)
+
+
+def _read_ledger(fd: int) -> tuple[int, int]:
+    used, entries = _LEDGER.unpack(os.pread(fd, _LEDGER.size, 0))
+    return used, entries
+
+
+def _read_exactly(fd: int, length: int) -> bytes:
+    """`length` bytes, in one call where the system allows it; fewer only at the end of the file."""
+    data = os.read(fd, max(0, length))
+    while len(data) < length:
+        more = os.read(fd, length - len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,211 @@
+"""What bounds a run, in words, with the numbers behind it. A pure function of measured facts.
+
+the consumer hardly waits                                  accelerator-bound
+it waits, and ... one worker is much slower than others    straggler-bound
+              ... few samples are slow, workers idle       straggler-bound
+              ... workers wait for data, off the CPU       storage-bound
+              ... otherwise                                preprocessing-bound, by the dearest operation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+PREPROCESSING, ACCELERATOR, STORAGE, STRAGGLER, UNKNOWN = (
+    "preprocessing-bound",
+    "accelerator-bound",
+    "storage-bound",
+    "straggler-bound",
+    "unknown",
+)
+
+LITTLE_WAITING = 0.05  # share of the consumer's time; below it, faster loading would gain less than that
+SLOW_WORKER = 1.5  # times the median of the others, in the median of its samples: noise of a busy machine is less
+FEWEST_SAMPLES = 8  # of a worker, to say that it is slow
+HEAVY_TAIL = 5.0  # P99 over median of what samples take
+IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
+OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
+OFF_CPU_BEYOND = 0.25  # the same of loading, beyond that of the transforms: a busy machine keeps both from the CPU
+LOADING_SHARE = 0.3  # of the work, that loading must have to be what bounds it
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFact:
+    """One worker."""
+
+    name: str
+    samples: int
+    sample_median_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpFact:
+    """One operation, without those inside another."""
+
+    name: str
+    is_loading: bool
+    total_s: float
+    cpu_s: float
+    mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was measured. Seconds."""
+
+    batches: int
+    waited_s: float
+    """Of the consumer, for batches; each pool's first is left out, since workers were just starting."""
+    stepped_s: float
+    """Of the consumer, between taking a batch and asking for the next."""
+    startup_s: float = 0.0
+    """Waits for the first batches."""
+    mean_delay_s: float = 0.0
+    busy_share: float = 0.0
+    """Of the time of workers, spent on samples."""
+    work_s: float = 0.0
+    """Work on samples, over all workers."""
+    work_cpu_s: float = 0.0
+    sample_median_s: float = 0.0
+    sample_p99_s: float = 0.0
+    ops: Sequence[OpFact] = ()
+    workers: Sequence[WorkerFact] = ()
+
+    @property
+    def wait_share(self) -> float:
+        return self.waited_s / whole if (whole := self.waited_s + self.stepped_s) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What bounds the run."""
+
+    bound: str
+    culprit: str
+    """The operation, worker or part to look at; empty if there is no single one."""
+    text: str
+    """In words, with numbers."""
+    advice: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def judge(facts: Facts) -> Verdict:
+    """Name what bounds the run."""
+    numbers = _numbers(facts)
+    if facts.batches == 0 or facts.waited_s + facts.stepped_s <= 0:
+        return Verdict(UNKNOWN, "", "No batch was consumed: there is nothing to judge.", "Trace some batches.", numbers)
+    waiting = (
+        f"The consumer waited {facts.waited_s:.2f} s for batches and worked {facts.stepped_s:.2f} s: "
+        f"{facts.wait_share:.0%} of its time was waiting."
+    )
+    if facts.wait_share < LITTLE_WAITING:
+        text = f"{waiting} Batches lay ready for {_time(facts.mean_delay_s)} on average before they were used."
+        advice = "The loader keeps up; what follows it is the limit. Fewer workers may do."
+        return Verdict(ACCELERATOR, "consumer", text, advice, numbers)
+    found = _slow_worker(facts) or _slow_samples(facts) or _storage(facts) or _preprocessing(facts)
+    return Verdict(found.bound, found.culprit, f"{waiting} {found.text}", found.advice, {**numbers, **found.numbers})
+
+
+def _numbers(facts: Facts) -> dict[str, float]:
+    return {
+        "batches": facts.batches,
+        "waited_s": facts.waited_s,
+        "stepped_s": facts.stepped_s,
+        "startup_s": facts.startup_s,
+        "wait_share": facts.wait_share,
+        "mean_delay_s": facts.mean_delay_s,
+        "busy_share": facts.busy_share,
+        "work_s": facts.work_s,
+        "work_cpu_s": facts.work_cpu_s,
+        "sample_median_s": facts.sample_median_s,
+        "sample_p99_s": facts.sample_p99_s,
+    }
+
+
+def _slow_worker(facts: Facts) -> Verdict | None:
+    judged = [worker for worker in facts.workers if worker.samples >= FEWEST_SAMPLES]
+    if len(judged) < 2:
+        return None
+    slowest = max(judged, key=lambda worker: worker.sample_median_s)
+    others = sorted(worker.sample_median_s for worker in judged if worker is not slowest)
+    usual = others[len(others) // 2]
+    if usual <= 0 or slowest.sample_median_s < SLOW_WORKER * usual:
+        return None
+    ratio = slowest.sample_median_s / usual
+    text = (
+        f"{slowest.name} is the straggler: its samples take {_time(slowest.sample_median_s)} (median), those of the "
+        f"other workers {_time(usual)}: {ratio:.1f} times as long."
+    )
+    advice = "Look at what else runs on its core, or what its worker_init_fn does. in_order=False keeps others going."
+    return Verdict(STRAGGLER, slowest.name, text, advice, {"slow_worker_ratio": ratio})
+
+
+def _slow_samples(facts: Facts) -> Verdict | None:
+    tail = facts.sample_p99_s / facts.sample_median_s if facts.sample_median_s else 0.0
+    if tail < HEAVY_TAIL or facts.busy_share >= IDLE_WORKERS:
+        return None
+    text = (
+        f"Few slow samples hold batches up: the slowest percent takes {_time(facts.sample_p99_s)} or more, the median "
+        f"{_time(facts.sample_median_s)}, and workers were busy only {facts.busy_share:.0%} of the time."
+    )
+    advice = "Let samples overtake (in_order=False), raise prefetch_factor, or look at what makes these samples slow."
+    return Verdict(STRAGGLER, "slow samples", text, advice, {"tail_ratio": tail})
+
+
+def _storage(facts: Facts) -> Verdict | None:
+    loading = [op for op in facts.ops if op.is_loading]
+    rest = [op for op in facts.ops if not op.is_loading]
+    loading_s, off_cpu = _spent(loading), _off_cpu(loading)
+    all_s = loading_s + _spent(rest)
+    if all_s:
+        share = loading_s / all_s
+        needed = OFF_CPU if not rest else max(OFF_CPU_BEYOND, OFF_CPU_BEYOND + _off_cpu(rest))
+        if share < LOADING_SHARE or off_cpu < needed:
+            return None
+        what = (
+            f"Loading takes {share:.0%} of the work, and is off the CPU for {off_cpu:.0%} of that: it waits for data."
+        )
+    else:
+        off_cpu, share = _off(facts.work_s, facts.work_cpu_s), 1.0
+        if not facts.work_s or off_cpu < OFF_CPU:
+            return None
+        what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
+    advice = "Fetch more at once (more workers, fetcher='threaded' or 'asyncio'), read larger pieces, or cache."
+    return Verdict(STORAGE, "loading", what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
+
+
+def _preprocessing(facts: Facts) -> Verdict:
+    busy = f"Workers were busy {facts.busy_share:.0%} of the time, on the CPU for {_share_on(facts):.0%} of that."
+    whole = sum(op.total_s for op in facts.ops)
+    advice = "Add workers, or make it cheaper; `minato trace report` lists all operations."
+    if not whole:
+        return Verdict(PREPROCESSING, "", busy, advice)
+    dearest = max(facts.ops, key=lambda op: op.total_s)
+    share = dearest.total_s / whole
+    text = (
+        f"{busy} The dearest operation is {dearest.name}: {share:.0%} of the work, {_time(dearest.mean_s)} per sample."
+    )
+    return Verdict(PREPROCESSING, dearest.name, text, advice, {"dearest_share": share})
+
+
+def _spent(ops: Sequence[OpFact]) -> float:
+    return sum(op.total_s for op in ops)
+
+
+def _off_cpu(ops: Sequence[OpFact]) -> float:
+    return _off(_spent(ops), sum(op.cpu_s for op in ops))
+
+
+def _off(spent_s: float, cpu_s: float) -> float:
+    return max(0.0, 1 - cpu_s / spent_s) if spent_s else 0.0
+
+
+def _share_on(facts: Facts) -> float:
+    return min(1.0, facts.work_cpu_s / facts.work_s) if facts.work_s else 0.0
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"

@@ -1,0 +1,1 @@
+"""With the real libraries, in place of classes of their shape."""

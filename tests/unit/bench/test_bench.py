@@ -1,0 +1,119 @@
+"""`minato bench`: what it measures is right, what it says follows from it, and mistakes are told in one line."""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from minato.bench.arms import arms_of
+from minato.bench.datasets import WrongBatchError, check_exactly_once
+from minato.bench.measuring import ArmResult, summarise, visit
+from minato.bench.realistic import UnevenWaits, heavy_tailed_costs, lognormal_costs
+from minato.bench.verdict import compare, in_words
+from minato.bench.workloads import WORKLOADS, Workload, build
+from minato.cli import main
+
+TINY = Workload("tiny", "a test", lambda n: UnevenWaits(lognormal_costs(n, 0.0005)), 64, 8, waits=True, load=0.5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fonts_open() -> None:
+    """matplotlib keeps the fonts open that it once used: before the first test, so that none is blamed for it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().set_title("÷ – 0")
+    figure.savefig(io.StringIO(), format="svg")
+
+
+def result(arm: str, rate: float, against: str | None = None, spread: float = 0.0) -> ArmResult:
+    low, high = rate * (1 - spread), rate * (1 + spread)
+    return ArmResult("w", arm, against, rate, (low, high), 1.0, None, 0.1, None, 1.0, 1, 1e6, 4)
+
+
+def test_every_built_in_workload_gives_samples_that_its_reader_recognises() -> None:
+    for workload in WORKLOADS:
+        dataset = workload.make(workload.batch_size)
+        samples = [dataset[index] for index in range(2)]
+        collate = workload.arguments.get("collate_fn", torch.utils.data.default_collate)
+        assert dataset.read(collate(samples)).tolist() == [0, 1], workload.name
+
+
+def test_every_arm_is_measured_and_checked() -> None:
+    built = replace(build(TINY, cores=2), workers=2)
+    for arm in arms_of(TINY, 2):
+        seen = visit(arm, built, seconds=0.0)
+        summary = summarise(arm, built, [seen])
+        assert len(seen.epochs) == 2
+        assert summary.samples_per_s > 0
+        assert summary.utilisation is not None and 0 < summary.utilisation <= 1
+        assert summary.epoch_gap_s is not None
+
+
+def test_a_lost_or_doubled_sample_is_an_error() -> None:
+    with pytest.raises(WrongBatchError, match="1 were lost, 1 repeated"):
+        check_exactly_once([torch.tensor([0, 1]), torch.tensor([1, 3])], 4)
+
+
+def test_the_bound_is_the_lesser_of_workers_and_accelerator() -> None:
+    built = build(replace(TINY, load=0.5), cores=2)
+    assert built.bound == pytest.approx(0.5 * built.capacity / built.cost_s)
+    assert build(replace(TINY, load=None), cores=2).bound == pytest.approx(built.capacity / built.cost_s)
+
+
+def test_slower_arms_are_called_slower_and_named() -> None:
+    comparisons = compare([result("torch", 100), result("minato", 80, "torch"), result("other", 300, "torch")])
+    assert [c.word for c in comparisons] == ["slower", "faster"]
+    assert "slower: w: minato at 0.80 x torch" in in_words(comparisons)
+
+
+def test_small_differences_are_called_even() -> None:
+    assert compare([result("torch", 100), result("minato", 96, "torch")])[0].word == "even"
+    assert compare([result("torch", 100, spread=0.2), result("minato", 91, "torch", spread=0.2)])[0].word == "even"
+    assert compare([result("torch", 100), result("minato", 91, "torch")])[0].word == "slower"
+
+
+def test_tail_costs_have_the_share_asked_for() -> None:
+    costs = heavy_tailed_costs(1_000, 0.001)
+    assert (costs > 0.01).sum() == 10
+
+
+def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "minato_bench_mine.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "def make():\n    return TensorDataset(torch.arange(48.0))\n"
+        "def make_stream():\n    return iter([])\n"
+    )
+    page = tmp_path / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        size = ["--batch-size", "8", "--workers", "1", "--rounds", "1", "--seconds", "0.01"]
+        code = main(["bench", "--mine", "minato_bench_mine:make", *size, "--json", "--html", str(page)])
+        report = json.loads(capsys.readouterr().out)
+        assert code in (0, 1)
+        assert code == (report["slower"] > 0)
+        assert {each["workload"] for each in report["results"]} == {"mine"}
+        assert "<svg" in page.read_text()
+        assert main(["bench", "--mine", "minato_bench_mine:make_stream"]) == 2
+        assert "map-style" in capsys.readouterr().err
+        sys.modules.pop("minato_bench_mine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "nothing"], "no workload is called 'nothing'"),
+        (["--rounds", "0"], "--rounds must be at least 1"),
+        (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found"),
+        (["--mine", "nocolon"], "needs MODULE:FUNCTION"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1

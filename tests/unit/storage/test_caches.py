@@ -1,0 +1,214 @@
+"""Byte caches: whole or nothing, bounded, shared, whatever dies."""
+
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.utils.data
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minato
+from minato.storage import DirectoryCache, MemoryCache
+from minato.storage.cache import checksum, parse_bytes
+
+MakeCache = Callable[[int], Any]
+
+
+@pytest.fixture(params=["memory", "directory"])
+def make_cache(request: pytest.FixtureRequest, tmp_path: Path) -> MakeCache:
+    if request.param == "memory":
+        return MemoryCache
+    return lambda max_bytes: DirectoryCache(tmp_path / "cache", max_bytes)
+
+
+def body(number: int, length: int = 5_000) -> bytes:
+    return random.Random(number).randbytes(length)
+
+
+def test_gives_back_what_was_put(make_cache: MakeCache) -> None:
+    cache = make_cache(10**6)
+    assert cache.get("a") is None
+    for number, length in enumerate([0, 1, 7, 8, 9, 5_000, 200_003]):
+        assert cache.put(f"key {number}", body(number, length))
+        assert cache.get(f"key {number}") == body(number, length)
+    assert cache.put("key 5", body(5, 5_000)), "what is there already counts as kept"
+    assert cache.stats().entries == 7
+    assert cache.get("other") is None
+
+
+def test_admits_until_full_and_evicts_nothing(make_cache: MakeCache) -> None:
+    cache = make_cache(10 * 5_100)
+    kept = [cache.put(str(number), body(number)) for number in range(20)]
+    assert kept == [True] * 10 + [False] * 10
+    assert [cache.get(str(number)) == body(number) for number in range(20)] == kept
+    assert cache.stats().used_bytes <= 10 * 5_100
+    assert cache.put("small", b"x"), "what is small may still fit"
+
+
+def worker(cache: Any, seed: int, count: int) -> None:
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    for number in order:
+        found = cache.get(str(number))
+        assert found in (None, body(number))
+        if found is None:
+            cache.put(str(number), body(number))
+
+
+def test_processes_share_one_copy(make_cache: MakeCache) -> None:
+    """All write the same objects at the same time; each is there once, and read by all. Spawned ones are in
+    tests/integration/test_s3_dataset.py, with a loader."""
+    cache = make_cache(2 * 40 * 5_100)
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=worker, args=(cache, seed, 40)) for seed in range(3)]
+    for process in workers:
+        process.start()
+    for process in workers:
+        process.join(40)
+    assert [process.exitcode for process in workers] == [0, 0, 0]
+    assert [cache.get(str(number)) for number in range(40)] == [body(number) for number in range(40)]
+    assert cache.stats().entries == 40
+
+
+def test_threads_share_it(make_cache: MakeCache) -> None:
+    cache = make_cache(10**6)
+    failures: list[BaseException] = []
+
+    def run(seed: int) -> None:
+        try:
+            worker(pickle.loads(pickle.dumps(cache)) if seed % 2 else cache, seed, 60)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert cache.stats().entries == 60
+
+
+def put_for_ever(cache: Any, seed: int) -> None:
+    for number in range(seed, 10**9):
+        cache.put(str(number), body(number, 60_000))
+
+
+def test_killed_writers_leave_nothing_partial(make_cache: MakeCache) -> None:
+    """Whenever a writer is killed, the others go on, and what can be read is whole."""
+    cache = make_cache(60 * 60_000)
+    context = multiprocessing.get_context("fork")
+    for kill in range(8):
+        process = context.Process(target=put_for_ever, args=(cache, kill * 10))
+        process.start()
+        time.sleep(random.Random(kill).uniform(0.005, 0.03))
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        found = [cache.get(str(number)) for number in range(200)]
+        assert all(data in (None, body(number, 60_000)) for number, data in enumerate(found))
+    assert cache.stats().used_bytes <= 60 * 60_000
+    assert cache.put("after", b"all is well") in (True, False)
+
+
+def test_directory_forgets_damaged_and_abandoned_files(tmp_path: Path) -> None:
+    """What a power failure or a kill left is never served, and its room is given back."""
+    cache = DirectoryCache(tmp_path, 10**6)
+    for number in range(4):
+        cache.put(str(number), body(number))
+    files = sorted(path for path in tmp_path.glob("??/*"))
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    files[1].write_bytes(b"\0" * files[1].stat().st_size)
+    files[2].write_bytes(b"")
+    found = [cache.get(str(number)) for number in range(4)]
+    assert found.count(None) == 3
+    assert cache.stats().entries == 1
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = f"{os.uname().nodename}.{int(done.stdout)}.5000.abc"
+    (tmp_path / "tmp" / left).write_bytes(b"half")
+    used = cache.stats().used_bytes
+    again = DirectoryCache(tmp_path, 10**6)
+    assert not list((tmp_path / "tmp").iterdir())
+    assert again.stats().used_bytes == max(0, used - 5_000)
+    (tmp_path / "ledger").unlink()
+    assert DirectoryCache(tmp_path, 10**6).stats().entries == 1, "counted anew from the files"
+
+
+def test_memory_out_of_reach_is_an_empty_cache() -> None:
+    """A cache whose owner has gone, as on another machine, misses and keeps nothing; nothing fails."""
+    cache = MemoryCache(10**5)
+    packed = pickle.dumps(cache)
+    del cache
+    orphan = pickle.loads(packed)
+    assert orphan.get("a") is None
+    assert not orphan.put("a", b"data")
+    assert orphan.stats().entries == 0
+
+
+@given(st.binary(max_size=300), st.data())
+def test_checksum_notices_any_changed_byte(data: bytes, draw: Any) -> None:
+    if data:
+        place = draw.draw(st.integers(0, len(data) - 1))
+        changed = bytearray(data)
+        changed[place] ^= draw.draw(st.integers(1, 255))
+        assert checksum(bytes(changed)) != checksum(data)
+    assert checksum(data + b"\0") != checksum(data)
+
+
+def test_sizes_in_words() -> None:
+    assert parse_bytes("2GB", "x") == 2 * 10**9
+    assert parse_bytes("1.5 KiB", "x") == 1536
+    assert parse_bytes(7, "x") == 7
+    with pytest.raises(ValueError, match="x must be"):
+        parse_bytes("2 apples", "x")
+
+
+class Counted(torch.utils.data.Dataset[Any]):
+    """Bytes and a label; every read leaves a mark."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> tuple[bytes, int]:
+        with open(self.marks, "ab") as file:
+            file.write(b".")
+        return body(index), index
+
+
+def label_of(sample: tuple[bytes, int]) -> int:
+    assert sample[0] == body(sample[1])
+    return sample[1]
+
+
+@pytest.mark.parametrize("loader", [minato.DataLoader, torch.utils.data.DataLoader], ids=["minato", "torch"])
+def test_any_dataset_of_bytes_is_read_once(tmp_path: Path, loader: Any) -> None:
+    dataset = minato.cached_bytes(Counted(tmp_path / "marks"), "1MB", transform=label_of)
+    for _ in range(2):
+        batches = list(loader(dataset, batch_size=5, num_workers=2, shuffle=True))
+        assert sorted(torch.cat(batches).tolist()) == list(range(30))
+    assert (tmp_path / "marks").stat().st_size == 30
+
+
+def test_cached_bytes_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="name="):
+        minato.cached_bytes([b"a"], tmp_path / "c")
+    with pytest.raises(TypeError, match="transform="):
+        minato.cached_bytes([torch.zeros(2)], "1MB")[0]
+    with pytest.raises(TypeError, match="__len__"):
+        minato.cached_bytes(iter([]), "1MB")
+    named = minato.cached_bytes([b"a"], tmp_path / "c", name="letters")
+    assert named[0] == named[0] == b"a"
+    assert not hasattr(named, "__getitem_async__")

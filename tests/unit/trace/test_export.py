@@ -1,0 +1,128 @@
+"""Files for other tools: Lotus's and Chrome's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from minato._instrument import Kind
+from minato.cli import main
+from minato.trace import chrome, lotus, read_run
+from tests.support.traces import MS, WALL_OFFSET_NS, SyntheticRun
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> SyntheticRun:
+    """Batch 0 by two workers, batch 1 by one, overtaking nothing; one operation in each."""
+    run = SyntheticRun(tmp_path / "run")
+    run.made(0, 0, 0, 10, samples=2)
+    run.made(0, 0, 10, 5, samples=1)
+    run.made(0, 1, 2, 10)
+    run.made(1, 1, 12, 10)
+    run.op("Crop", 0, 1, 3, index=5, batch=0)
+    run.op("Flip, up", 1, 13, 3, index=6, batch=1)
+    run.op("Collation", 1, 20, 1, batch=1, kind=Kind.COLLATION)
+    run.taken(0, 0, 15.5)
+    run.taken(1, 24, 0.002, ready=True)
+    run.queue("ready", 16, 1)
+    run.main.record(Kind.MARK, 17 * MS, 5 * MS, name="train_step")
+    run.main.note(Kind.DECISION, 18 * MS, target=3, reason="waits", inputs={"cpu": 0.1})
+    run.write()
+    return run
+
+
+def test_lotus_files_have_lotus_lines(traced: SyntheticRun, tmp_path: Path) -> None:
+    """Three columns, wall clock, 1 µs for a batch that was ready, each batch with the worker that finished it."""
+    lotus.export(read_run(tmp_path / "run"), tmp_path / "csv")
+    lines = {
+        path.name: [line.split(",") for line in path.read_text().splitlines()] for path in (tmp_path / "csv").iterdir()
+    }
+    wall = WALL_OFFSET_NS
+    pid = traced.main_pid
+    assert lines[f"custom_log_main_pid_{pid}"] == [
+        ["SBatchWait_0", str(wall), str(int(15.5 * MS))],
+        ["SBatchConsumed_0", str(wall + int(15.5 * MS)), "0"],
+        ["SBatchWait_1", str(wall + 24 * MS), "1000"],
+        ["SBatchConsumed_1", str(wall + 24 * MS + 2000), "0"],
+    ]
+    assert lines[f"custom_log_worker_pid_{pid + 1}"] == [
+        ["SBatchPreprocessed_0", str(wall), str(15 * MS)],
+        ["SCrop", str(wall + MS), str(3 * MS)],
+    ]
+    assert [line[0] for line in lines[f"custom_log_worker_pid_{pid + 2}"]] == [
+        "SBatchPreprocessed_1",
+        "SFlip__up",
+        "SCollation",
+    ]
+
+
+def test_chrome_trace_has_arrows_and_nested_spans(traced: SyntheticRun, tmp_path: Path) -> None:
+    """One arrow per batch with a negative id, from its first span to its consumption; fine has what coarse has not."""
+    run = read_run(tmp_path / "run")
+    chrome.export(run, tmp_path / "fine.json")
+    chrome.export(run, tmp_path / "coarse.json.gz", "batch")
+    fine = json.loads((tmp_path / "fine.json").read_text())
+    assert chrome.check(fine) == []
+    found = fine["traceEvents"]
+    starts, ends = ({e["id"]: e for e in found if e["ph"] == phase} for phase in "sf")
+    assert starts.keys() == ends.keys() == {-1, -2}
+    assert (starts[-1]["pid"], starts[-1]["ts"]) == (traced.main_pid + 1, 0)
+    assert ends[-2]["pid"] == traced.main_pid
+    names = [e["name"] for e in found if e["ph"] == "X"]
+    assert names.count("SBatchPreprocessed_0") == 2  # one on the track of each worker
+    assert {"SCrop", "SFlip, up", "train_step", "SBatchWait_1"} <= set(names)
+    assert {e["name"] for e in found if e["ph"] in "Ci"} == {"ready", "decision", "worker start"}
+    from gzip import decompress
+
+    coarse = json.loads(decompress((tmp_path / "coarse.json.gz").read_bytes()))
+    assert chrome.check(coarse) == []
+    assert "SCrop" not in {e["name"] for e in coarse["traceEvents"]}
+
+
+def test_check_finds_what_viewers_would_not_show() -> None:
+    """The check of the tests above can fail."""
+    span = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
+    assert chrome.check([span, {**span, "ts": 5}])
+    assert chrome.check([span, {**span, "ts": 2, "dur": 3}]) == []
+    assert chrome.check([{"ph": "s", "id": -1, "name": "x", "pid": 1, "ts": 0}])
+    assert chrome.check([{"ph": "X", "name": "a", "pid": 1, "ts": 0}])
+    assert chrome.check([{"ph": "X", "pid": 1}])
+
+
+def test_merging_honours_the_profilers_base(traced: SyntheticRun, tmp_path: Path) -> None:
+    """Times are relative to the base that the profiler's file names; its own events stay as they are."""
+    base = WALL_OFFSET_NS - 5_000_000
+    theirs = {"ph": "M", "name": "process_name", "pid": traced.main_pid, "args": {"name": "python"}}
+    (tmp_path / "prof.json").write_text(json.dumps({"baseTimeNanoseconds": base, "traceEvents": [theirs]}))
+    chrome.merge(read_run(tmp_path / "run"), tmp_path / "prof.json", tmp_path / "out.json")
+    merged = json.loads((tmp_path / "out.json").read_text())
+    assert chrome.check(merged) == []
+    found = merged["traceEvents"]
+    assert found[0] == theirs
+    assert [e["args"]["name"] for e in found if e["name"] == "process_name" and e["pid"] == traced.main_pid] == [
+        "python"
+    ]
+    (wait,) = [e for e in found if e["name"] == "SBatchWait_0"]
+    assert wait["ts"] == 5000
+
+
+def test_the_command_writes_everything(
+    traced: SyntheticRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables, JSON, files; mistakes are told in a line."""
+    run = str(tmp_path / "run")
+    assert main(["trace", "report", run, "--csv", str(tmp_path / "tables")]) == 0
+    assert "Verdict" in capsys.readouterr().out
+    assert (tmp_path / "tables" / "ops.csv").read_text().startswith("name,")
+    assert main(["trace", "report", run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 5
+    out = str(tmp_path / "out.json")
+    assert main(["trace", "export", run, "--chrome", out, "--csv", str(tmp_path / "csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chrome"] == out
+    assert main(["trace", "export", run]) == 2
+    assert main(["trace", "report", str(tmp_path / "absent")]) == 2
+    (tmp_path / "bad.json").write_text("{")
+    assert main(["trace", "export", run, "--chrome", out, "--merge", str(tmp_path / "bad.json")]) == 2
+    assert "no JSON" in capsys.readouterr().err

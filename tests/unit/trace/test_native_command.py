@@ -1,0 +1,78 @@
+"""`minato trace map` and `minato trace attribute`, end to end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minato.cli import main
+
+from .test_native_perf import REASON
+
+needs_perf = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+PROGRAM = """
+import hashlib, zlib
+import minato
+
+DATA = bytes(range(256)) * 2000
+
+def load(index):
+    return zlib.decompress(zlib.compress(DATA, 1))
+
+def hashed(data):
+    return len(hashlib.sha256(data * 3).digest())
+
+dataset = minato.StagedDataset(load, [hashed], 40)
+
+def make():
+    return minato.DataLoader(dataset, batch_size=4)
+
+if __name__ == "__main__":
+    for _ in minato.DataLoader(dataset, batch_size=4, num_workers=2, trace="run1"):
+        pass
+"""
+
+
+@needs_perf
+def test_from_a_dataset_to_a_split_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mapped_program.py").write_text(PROGRAM)
+    options = ["--gap", "0.02", "--warmup", "1", "--runs", "8", "--json"]
+    assert main(["trace", "map", "mapped_program:make", "--out", "map.json", *options]) == 0
+    told = capsys.readouterr()
+    assert set(json.loads(told.out)["op_to_func"]) == {"Loader", "hashed", "Collation"}
+    assert "mapping hashed" in told.err
+    command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "999", "-o", "run.data"]
+    subprocess.run([*command, sys.executable, "mapped_program.py"], check=True, timeout=50)
+    arguments = ["trace", "attribute", "run.data", "--mapping", "map.json", "--trace", "run1", "--weights", "trace"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    parts = {op: part["metrics"]["cpu-clock samples"] for op, part in found["ops"].items()}
+    assert sum(parts.values()) == pytest.approx(found["totals"]["cpu-clock samples"])
+    assert parts["Loader"] > 20
+    assert parts["hashed"] > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["map", "nothing"], "MODULE:NAME was needed"),
+        (["map", "no_such_module:x"], "no_such_module cannot be imported"),
+        (["map", "minato:nothing"], "minato has no nothing"),
+        (["map", "os:getpid"], "os:getpid gives a int; a map-style dataset was needed"),
+        (["map", "sys:argv", "--perf", "/nowhere/perf"], "which is not at '/nowhere/perf'"),
+        (["attribute", "p", "--mapping", "missing.json"], "missing.json"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert main(["trace", *arguments]) == 2
+    assert told in capsys.readouterr().err
