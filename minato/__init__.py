@@ -46,11 +46,17 @@ __all__ = [
     "StagedDataset",
     "__version__",
     "cached_bytes",
+    "deterministic",
+    "diagnose",
     "errors",
     "get_worker_info",
+    "loader_html",
     "mark",
+    "optimize",
     "patch",
+    "stochastic",
     "traced",
+    "watch",
 ]
 
 for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
@@ -64,8 +70,8 @@ _LATER: dict[str, str] = {
     "cached_bytes": ".storage",
     "deterministic": "._pipeline.marks",
     "diagnose": ".diagnose",
-    "optimize": ".diagnose.optimising",
     "loader_html": ".trace.screen",
+    "optimize": ".diagnose.optimising",
     "stochastic": "._pipeline.marks",
     "watch": ".trace.screen",
 }
