@@ -155,13 +155,12 @@ def no_stall() -> dict[str, Any]:
 
 def capacity() -> dict[str, Any]:
     found: dict[str, Any] = {"met": True}
-    dataset = Images(600)
-    with loader_of(dataset) as loader:
+    with loader_of(Images(300)) as loader:
         epoch(loader)
         local = rate_of(loader)
     with nodes(4) as (cluster, _):
         for remote in (1, 2, 4):
-            with loader_of(Images(600 * (1 + remote)), cluster, max_remote=remote) as loader:
+            with loader_of(Images(300 * (1 + remote)), cluster, max_remote=remote) as loader:
                 settle(loader)
                 rate = rate_of(loader) / local
                 found[f"1:{remote}"] = rate
@@ -174,9 +173,9 @@ def capacity() -> dict[str, Any]:
 def choice() -> dict[str, Any]:
     """CPU-bound; transfer-bound: 80 kB samples and 4 MB/s; slow reading on other machines."""
     environments: dict[str, tuple[Any, dict[str, Any]]] = {
-        "cpu": (Images(400), {}),
-        "transfer": (Images(400, values=20_000), {"max_bandwidth": 4e6}),
-        "remote read": (Images(400, remote_read_s=0.03), {}),
+        "cpu": (Images(200), {}),
+        "transfer": (Images(200, values=20_000), {"max_bandwidth": 4e6}),
+        "remote read": (Images(200, remote_read_s=0.03), {}),
     }
     found: dict[str, Any] = {"met": True}
     with nodes(2) as (cluster, _):
@@ -202,7 +201,7 @@ def choice() -> dict[str, Any]:
 
 
 def slow_net() -> dict[str, Any]:
-    dataset = Images(600, values=20_000)
+    dataset = Images(300, values=20_000)
     with loader_of(dataset) as loader:
         epoch(loader)
         local = rate_of(loader)

@@ -10,6 +10,7 @@ Where things are, in the order a sample meets them:
     _fetchers/       how samples come out of a dataset
     _scheduler/      decisions as pure code
     _device/         page-locked memory, copies to an accelerator
+    _pipeline/       stages of a dataset: random or not, how large; the cache of their results
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
     _instrument.py   events of a trace, and who records them (_recording.py)
@@ -17,6 +18,7 @@ Where things are, in the order a sample meets them:
     _patching.py     minato.patch(): minato in code that imports torch's loader
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
+    diagnose/        what bounds a loader, and a better one: minato.diagnose, minato.optimize
     storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
@@ -24,6 +26,7 @@ docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs o
 """
 
 from importlib import import_module as _import_module
+from typing import Any as _Any
 
 from torch.utils.data import get_worker_info as get_worker_info
 
@@ -50,13 +53,11 @@ __all__ = [
     "diagnose",
     "errors",
     "get_worker_info",
-    "loader_html",
     "mark",
     "optimize",
     "patch",
     "stochastic",
     "traced",
-    "watch",
 ]
 
 for _public in (DataLoader, LoaderStats, PaperPolicy, StagedDataset, mark, patch, traced):
@@ -70,10 +71,8 @@ _LATER: dict[str, str] = {
     "cached_bytes": ".storage",
     "deterministic": "._pipeline.marks",
     "diagnose": ".diagnose",
-    "loader_html": ".trace.screen",
     "optimize": ".diagnose.optimising",
     "stochastic": "._pipeline.marks",
-    "watch": ".trace.screen",
 }
 
 
@@ -83,3 +82,11 @@ def __getattr__(name: str) -> object:
     value = getattr(_import_module(_LATER[name], __name__), name)
     globals()[name] = value
     return value
+
+
+# Methods of a loader whose code is in packages that `import minato` does not load, and that inner modules do not know.
+_METHODS: dict[str, str] = {"loader_html": ".trace.screen", "watch": ".trace.screen"}
+
+
+def _method(name: str) -> _Any:
+    return getattr(_import_module(_METHODS[name], __name__), name)

@@ -316,11 +316,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
         Throughput, waits, queues, workers; with `trace=` also what each worker and operation takes. Needs rich.
         """
-        return sys.modules[__package__].watch(self, refresh_s)  # loaded when it is first used
+        return sys.modules[__package__]._method("watch")(self, refresh_s)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        html: str = sys.modules[__package__].loader_html(self)
+        html: str = sys.modules[__package__]._method("loader_html")(self)
         return html
 
     def state_dict(self) -> dict[str, Any]:

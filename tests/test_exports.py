@@ -34,10 +34,8 @@ LATER = {
     "cached_bytes",
     "deterministic",
     "diagnose",
-    "loader_html",
     "optimize",
     "stochastic",
-    "watch",
 }
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 

@@ -369,7 +369,7 @@ class Engine:
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
             tickets = self._delivery.owners(batch)
-            self._totals.note_deferral(feed.deferral(tickets))
+            self._totals.largest_deferral = feed.deferral(tickets, self._totals.largest_deferral)
             feed.handover.add((batch, tickets))
             feed.ledger.deliver(tickets)
         else:

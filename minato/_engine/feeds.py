@@ -66,13 +66,14 @@ class Feed(ABC):
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
         return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
 
-    def deferral(self, positions: npt.NDArray[np.int64]) -> int:
-        """How many batches samples at these positions, which are about to be delivered as the next batch, have fallen
-        behind: those delivered since their own turn, at most."""
-        if not len(positions):
-            return 0
+    def deferral(self, positions: npt.NDArray[np.int64], known: int) -> int:
+        """How many batches a sample has fallen behind its own turn, at most: of those at these positions, which are
+        about to be delivered as the next batch, and `known` of earlier ones."""
+        delivered, oldest = self._posted - len(self.out) - 1 + self._first_number, self.ledger.oldest
+        if oldest is None or delivered - oldest <= known or not len(positions):
+            return known  # most often: nobody is further behind
         home, _ = self.ledger.home_of(int(positions.min()))
-        return max(0, self._posted - len(self.out) - 1 - (home - self._first_number))
+        return max(known, delivered - home)
 
     def is_settled(self, board: PostingBoard) -> bool:
         """Whether all that is posted is complete, without errors that have to be seen to."""

@@ -41,10 +41,6 @@ class Totals:
         """Samples that workers have made, delivered or not."""
         return self.samples_fast + self.samples_slow
 
-    def note_deferral(self, batches: int) -> None:
-        """A sample has fallen behind that many batches."""
-        self.largest_deferral = max(self.largest_deferral, batches)
-
     def count_skipped(self, count: int, keys: Sequence[Any], failure: SampleError) -> None:
         """Samples were left out. The first time in a loader's life, a warning says so."""
         if not self.samples_skipped:

@@ -19,6 +19,7 @@ from .._recording import Pending, Recorder, open_worker
 from .._records import CollateTask, Place, Run
 from .op_tracing import OpWatch, StageClock, TracedSampleRun, as_index
 from .splitting import Steps
+from .stages import SampleRun
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 _SAMPLE, _RUN = int(Kind.SAMPLE), int(Kind.RUN)
@@ -32,6 +33,7 @@ class WorkerTrace:
         self._worker = worker
         self._ops = OpWatch(self._recorder, spec.granularity)
         self._clock = StageClock(self._recorder)
+        self._only_batches = spec.granularity == "batch"
         self._tell("start")
 
     def board(self, control: ControlBlock, arena: Arena, worker: int, announce: Callable[[], object]) -> TakingBoard:
@@ -42,9 +44,9 @@ class WorkerTrace:
         """What to fetch a run of samples from."""
         return self._ops.choose(dataset, samples)
 
-    def sample_run(self, steps: Steps) -> TracedSampleRun:
+    def sample_run(self, steps: Steps) -> SampleRun:
         """A sample that is seen through its stages by somebody else; to be given to `find_stages`."""
-        return TracedSampleRun(steps, self._clock)
+        return SampleRun(steps) if self._only_batches else TracedSampleRun(steps, self._clock)
 
     def collate(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The collate function, timed."""

@@ -13,6 +13,7 @@ from .trace_native import register_native
 
 if TYPE_CHECKING:
     from ..trace.reading import RunTrace
+    from ..trace.summary import Summary
 
 
 def register(subparsers: Any) -> None:
@@ -65,20 +66,19 @@ def _report(arguments: argparse.Namespace) -> int:
         for name in TABLES:
             (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
     if arguments.html is not None:
-        _write_html(arguments.directory, arguments.html)
+        _write_html(summary, arguments.html)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
     sys.stdout.write(text)
     return 0
 
 
-def _write_html(directory: Path, out: Path) -> None:
-    from importlib import import_module
+def _write_html(summary: Summary, out: Path) -> None:
+    from ..trace.report import write_html
 
     try:
-        report = import_module("minato.trace.report")
-    except ModuleNotFoundError as error:
-        raise UserError(f"--html needs {error.name}, which is not installed") from None
-    report.write_html(directory, out)
+        write_html(summary, out)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error}") from None
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -184,11 +184,15 @@ class TraceSource:
         for file in self._files.values():
             newest[file.header.rank] = max(newest.get(file.header.rank, 0), file.header.pool)
         several = len(newest) > 1
+        current: dict[tuple[int, int], _Follow] = {}  # a worker may have taken the place of another, and begin files
+        for file in sorted(self._files.values(), key=lambda file: (file.last_ns, file.header.segment)):
+            if file.header.worker == NONE or file.header.pool == newest[file.header.rank]:
+                current[file.header.rank, file.header.worker] = file
         lines = []
-        for file in sorted(self._files.values(), key=lambda file: (file.header.rank, file.header.worker)):
+        for _, file in sorted(current.items()):
             runs = file.recent[file.recent["kind"] == Kind.RUN]
             header = file.header
-            if (header.worker == NONE and not len(runs)) or header.pool != newest[header.rank]:
+            if header.worker == NONE and not len(runs):
                 continue
             samples, spent = int(runs["count"].sum()), float(runs["duration_ns"].sum()) * 1e-9
             each = np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"])

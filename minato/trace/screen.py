@@ -37,7 +37,7 @@ def source_of(loader: Any) -> Source:
 
 
 def watch(loader: Any, refresh_s: float = 0.5) -> Watch:
-    """A live view of a loader of this process: `with minato.watch(loader): ...`. See `DataLoader.watch`."""
+    """A live view of a loader of this process: `with loader.watch(): ...`. See `DataLoader.watch`."""
     if not refresh_s >= 0.05:
         raise ValueError(f"refresh_s must be at least 0.05 seconds, got {refresh_s}")
     need_rich()

@@ -411,3 +411,34 @@ def test_a_profilers_trace_takes_the_events_in(tmp_path):
         )
     arrows = [e for e in merged["traceEvents"] if e["ph"] == "s" and e["id"] < 0]
     assert len(arrows) == COUNT
+
+
+class SometimesSlow:
+    """Every fourth sample takes long."""
+
+    def __call__(self, x):
+        time.sleep(0.05 if int(x[0]) % 4 == 0 else 0.002)
+        return x
+
+
+@pytest.mark.parametrize("granularity", ["batch", "op"])
+def test_parked_samples_are_recorded(tmp_path, granularity):
+    """What is parked is gone on with, every sample is made once, and the timeline holds together."""
+    data = StagedDataset(load, [SometimesSlow(), lambda_free], 64)
+    loader = DataLoader(
+        data, BATCH, num_workers=2, in_order=False, slow_timeout=0.02, trace=TraceOptions(tmp_path, granularity)
+    )
+    assert numbers(loader) == list(range(64))
+    loader.close()
+    run = assert_recorded(tmp_path, 64, 16)
+    parked, resumed = (
+        sorted(event.index for process in run.workers for event in process.events(kind))
+        for kind in (Kind.PARKED, Kind.RESUMED)
+    )
+    assert parked == resumed
+    ops = [event for process in run.workers for event in process.events(Kind.OP)]
+    assert bool(ops) == (granularity == "op")
+    if granularity == "op":
+        assert Counter(event.index for event in ops if event.name == "SometimesSlow") == dict.fromkeys(range(64), 1)
+        looked_at = Counter(event.index for process in run.workers for event in process.events(Kind.SAMPLE))
+        assert looked_at == dict.fromkeys(range(64), 1)

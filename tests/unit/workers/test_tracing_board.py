@@ -100,7 +100,7 @@ def test_a_parked_sample_is_told_in_parts(worker: Worker) -> None:
     slow = worker.begin(10)
     slow.advance()
     slow.advance()
-    entry = worker.board.park(most=100)
+    entry = worker.board.park(4)
     assert entry is not None
     worker.pull(1)
     fast = worker.begin(11)
