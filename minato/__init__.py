@@ -11,6 +11,7 @@ Where things are, in the order a sample meets them:
     _scheduler/      decisions as pure code
     _device/         page-locked memory, copies to an accelerator
     _sample_random.py  random generators that belong to a sample
+    _pipeline/       stages of a dataset: random or not, how large; the cache of their results
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
     _instrument.py   events of a trace, and who records them (_recording.py)
@@ -18,6 +19,7 @@ Where things are, in the order a sample meets them:
     _patching.py     minato.patch(): minato in code that imports torch's loader
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
+    diagnose/        what bounds a loader, and a better one: minato.diagnose, minato.optimize
     storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
 
@@ -52,12 +54,16 @@ __all__ = [
     "StagedDataset",
     "__version__",
     "cached_bytes",
+    "deterministic",
+    "diagnose",
     "errors",
     "get_sample_rng",
     "get_worker_info",
     "mark",
+    "optimize",
     "patch",
     "seeded_sample",
+    "stochastic",
     "traced",
 ]
 
@@ -74,6 +80,10 @@ _LATER: dict[str, str] = {
     "S3Dataset": ".storage",
     "S3File": ".storage",
     "cached_bytes": ".storage",
+    "deterministic": "._pipeline.marks",
+    "diagnose": ".diagnose",
+    "optimize": ".diagnose.optimising",
+    "stochastic": "._pipeline.marks",
 }
 
 

@@ -42,6 +42,9 @@ OPTIONS = (
     "max_worker_restarts",
     "trace",
     "cache",
+    "cache_bytes",
+    "cache_dir",
+    "cache_token",
     "offload",
 )
 """Arguments that torch's loader does not have, or means more by."""
@@ -64,7 +67,6 @@ TORCH_ARGUMENTS = (
     "persistent_workers",
     "pin_memory_device",
 )
-_LATER = {"cache": "caching"}
 
 
 def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, cores: Callable[[], int]) -> int:
@@ -81,9 +83,6 @@ def check_num_workers(num_workers: Any, min_workers: Any, max_workers: Any, core
 
 def check_options(options: dict[str, Any], num_workers: int) -> None:
     """Refuse values of minato's own arguments that make no sense, and those whose work is not there yet."""
-    for name, feature in _LATER.items():
-        if options[name] is not None:
-            raise ValueError(f"{name}={options[name]!r}: {feature} is not available in this version; leave {name}=None")
     _check_in_order(options["in_order"])
     _check_threshold("slow_timeout", options["slow_timeout"], optional=True)
     _check_threshold("slow_fallback", options["slow_fallback"], optional=True)
@@ -99,6 +98,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_worker_range(options, num_workers)
     _check_adaptation(options["adaptive"])
     _check_fetching(options)
+    _check_cache(options)
     _check_on_error(options["on_error"])
     accelerators(options["device"])
     _check_trace(options["trace"])
@@ -215,6 +215,32 @@ def _check_fetching(options: dict[str, Any]) -> None:
         raise ValueError(f"thread_copies=True is for fetcher='threaded', got fetcher={fetcher!r}")
     _check_count("num_fetch_workers", options["num_fetch_workers"], least=1)
     _check_count("batch_pool", options["batch_pool"], least=0)
+
+
+def _check_cache(options: dict[str, Any]) -> None:
+    cache = options["cache"]
+    named = isinstance(cache, str) and (cache in ("auto", "source") or (cache.startswith("after:") and len(cache) > 6))
+    if cache is not None and not named:
+        raise ValueError(f"cache must be 'auto', 'source', 'after:<stage>' or None, got {cache!r}")
+    _check_count("cache_bytes", options["cache_bytes"], least=1, optional=True)
+    folder = options["cache_dir"]
+    if folder is not None and not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"cache_dir must be a path or None, got {folder!r}")
+    if cache is not None and options["fetcher"] != "sequential":
+        raise ValueError(
+            f"cache={cache!r} needs fetcher='sequential', got fetcher={options['fetcher']!r}; leave one of the two"
+        )
+    for name in ("cache_bytes", "cache_dir"):
+        if cache is None and options[name] is not None:
+            raise ValueError(f"{name}={options[name]!r} needs a cache; give cache='auto', or leave {name}=None")
+
+
+def check_cacheable(cache: Any, dataset: Any) -> None:
+    """Refuse to cache what has no indices."""
+    if cache is not None and isinstance(dataset, IterableDataset):
+        raise ValueError(
+            f"cache={cache!r} needs a dataset with indices, and this is an IterableDataset; leave cache=None"
+        )
 
 
 def _check_on_error(value: Any) -> None:

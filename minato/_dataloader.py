@@ -43,6 +43,8 @@ from ._engine.start import (
 )
 from ._engine.totals import Totals
 from ._errors import LoaderClosed
+from ._pipeline.cache import make_cache
+from ._pipeline.limits import SourceDataset, make_fake
 from ._protocols import RemoteSide
 from ._records import LoaderStats
 
@@ -90,20 +92,28 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
             as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
+        cache: keep what samples have become after their first stages, for later epochs: "source" after loading,
+            "after:<stage>" after the stage of that name, "auto" after the last stage that is deterministic and whose
+            results fit. Only what is found to be deterministic is kept; see docs/diagnosing.md. None (default):
+            nothing.
+        cache_bytes: most bytes of it; None: 0.8 of the memory that is available, or of the disk's free space.
+        cache_dir: keep it in a file there, which later runs use again; None: in shared memory.
+        cache_token: compared at each `iter()`; when it has changed, the cache begins anew. For changes of the data that
+            do not show in the dataset's attributes. With `cache_dir`, another token is another file.
         trace: a directory that events are recorded in, to be read with `minato trace` or `minato.trace`; or
             `minato.trace.TraceOptions`. None records nothing.
-        cache: extensions.
         offload: other machines' CPUs for part of the work, e.g. `minato.offload.Ray()`; None: none. Needs workers, and
             a map-style dataset.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
 
-    Values that ask for work that is not there yet are refused.
     """
 
     offload: Any
     _pending: dict[str, Any] | None = None
     """The state that the next `iter()` goes on from."""
+    _watcher: Callable[[Any], Any] | None = None
+    """Puts something in front of the layers between workers and the dataset, while this loader is being watched."""
 
     def __init__(
         self,
@@ -146,7 +156,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: int = 0,
         max_worker_restarts: int = 16,
         trace: Any = None,
-        cache: Any = None,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
+        cache_dir: Any = None,
+        cache_token: Any = None,
         offload: Any = None,
     ) -> None:
         given = locals()
@@ -157,6 +170,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         super().__init__(**{**{name: given[name] for name in _arguments.TORCH_ARGUMENTS}, "num_workers": num_workers})
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
+        _arguments.check_cacheable(cache, dataset)
         _arguments.check_offload(offload, dataset, num_workers)
         check_fetcher(fetcher, dataset)
         for name, value in options.items():
@@ -174,6 +188,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._track: Track | None = None
         self._totals = Totals()
         self._profile = make_profile(_planning.slow_rule(self), *_arguments.known_costs(self))
+        self._cache = make_cache(self)
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._remote: RemoteSide | None = None if self.offload is None else self.offload.open()
@@ -214,9 +229,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return self._get_iterator(resumed, workers)
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
-        if iterator is None or iterator.closed or resumed is not None:
-            if iterator is not None and iterator.closed:
-                iterator.close()
+        stale = self._cache is not None and self._cache.is_stale(self)
+        if iterator is None or iterator.closed or stale or resumed is not None:
+            if iterator is not None and (iterator.closed or stale):
+                iterator.close()  # workers begin anew when cached samples must not be served any more
             iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator
         else:
@@ -235,7 +251,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise AssertionError(f"timeout={self.timeout} needs workers to wait for; set num_workers > 0, or timeout=0")
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         plan = _planning.make_plan(self, whole_cores)
-        batches, track = start_inline(plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed)
+        layer = self._layer(None)
+        batches, track = start_inline(
+            plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed, layer
+        )
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
         watch = self._length_watch(resumed)
         iterator = LoaderIterator(batches, self._sampler_length, watch, pinner, track, prefetcher)
@@ -248,17 +267,20 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.check_worker_number_rationality()
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         plan = _planning.make_plan(self, whole_cores, workers)
+        context = start_method(self.multiprocessing_context)
+        layer = self._layer(context)
         engine, track = start_engine(
             plan,
             self.dataset,
             self._index_sampler,
-            start_method(self.multiprocessing_context),
+            context,
             self.generator,
             self._totals,
             self._profile,
             self._memory,
             resumed,
             self._remote,
+            layer,
         )
         self._engines.add(engine)
         prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
@@ -266,6 +288,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._prefetchers.add(prefetcher)
         length, watch = self._sampler_length, self._length_watch(resumed)
         return WorkerIterator(engine, length, watch, pinner, track, plan.persistent, prefetcher)
+
+    def _layer(self, context: BaseContext | None) -> Any:
+        """What stands between workers, or this process, and the dataset, for an iterator that begins now."""
+        cached = None if self._cache is None else self._cache.handle(self, context)
+        return cached if self._watcher is None else self._watcher(cached)
 
     def _length_watch(self, resumed: Resumed | None = None) -> LengthWatch:
         delivered = 0 if resumed is None else resumed.batches
@@ -286,6 +313,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return LoaderStats(
             **{field.name: getattr(self._totals, field.name) for field in fields(self._totals)},
             **state,
+            cached_samples=0 if self._cache is None else self._cache.entries,
+            cached_bytes=0 if self._cache is None else self._cache.used_bytes,
+            cache_note="" if self._cache is None else self._cache.note,
             **({} if self._remote is None else self._remote.stats()),
             batches_on_device=next((prefetcher.queues for prefetcher in self._prefetchers), ()),
             slow_threshold=costs.threshold,
@@ -329,6 +359,35 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise LoaderClosed("this loader was closed; load the state into a new DataLoader")
         self._pending = checked(self, state_dict)
 
+    def fake(self) -> DataLoader[Any]:
+        """A loader of the same batches without the work: every sample is the first one's, made now. What a loop reaches
+        with it is what it can reach at best."""
+        if isinstance(self.dataset, IterableDataset):
+            raise ValueError("fake() needs a dataset with indices, and this is an IterableDataset")
+        return self._over(make_fake(self), cache=None)
+
+    def source_only(self) -> DataLoader[Any]:
+        """A loader that only loads samples, without their transforms, and gives batches of zeros: what it reaches is
+        what the storage and the load function allow. Of a dataset whose stages cannot be told apart, everything is
+        loading.
+        """
+        if isinstance(self.dataset, IterableDataset):
+            raise ValueError("source_only() needs a dataset with indices, and this is an IterableDataset")
+        return self._over(SourceDataset(self.dataset), cache=None, collate_fn=None)
+
+    def _over(self, dataset: Dataset[Any], **changes: Any) -> DataLoader[Any]:
+        """This loader over another dataset of the same length. Its samplers are copies: this loader's stay as they
+        are."""
+        names = (*_arguments.TORCH_ARGUMENTS, *_arguments.OPTIONS)
+        arguments = {name: getattr(self, name) for name in names if name not in ("shuffle", "sampler", "batch_sampler")}
+        if self.batch_size is None and self.batch_sampler is not None:
+            arguments["batch_sampler"] = copy.deepcopy(self.batch_sampler)
+            del arguments["batch_size"], arguments["drop_last"]
+        else:
+            arguments["sampler"] = copy.deepcopy(self.sampler)
+        plain = {"dataset": dataset, "generator": None, "cache_bytes": None, "cache_dir": None, "cache_token": None}
+        return DataLoader(**{**arguments, **plain, **changes})
+
     def close(self) -> None:
         """Stop all workers of this loader. Idempotent; batches that were delivered stay valid."""
         if not self._closed:
@@ -343,6 +402,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         for batches in list(self._fetching):
             batches.close()
         self._memory.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def __enter__(self) -> DataLoader[_T_co]:
         return self
@@ -354,7 +415,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         """Arguments travel (trainers copy loaders); workers and counters stay."""
         alive = (
             *("_engines", "_prefetchers", "_fetching", "_memory", "_totals", "_profile", "_closed", "_iterator"),
-            *("_track", "_remote"),
+            *("_track", "_remote", "_cache", "_watcher"),
         )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 

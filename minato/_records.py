@@ -212,6 +212,12 @@ class LoaderStats:
     sample_p99: float = 0.0
     decisions: tuple[str, ...] = ()
     """Changes of the number of workers, the newest 100, each with its reason."""
+    cached_samples: int = 0
+    """Samples that the cache can serve, now."""
+    cached_bytes: int = 0
+    """Bytes that they take."""
+    cache_note: str = ""
+    """After which stage samples are cached, or why none are."""
     history: tuple[QueueMoment, ...] = ()
     """Queues over time, oldest first, from the beginning on: at most 240 moments, further apart as time goes by."""
     batches_on_device: tuple[int, ...] = ()

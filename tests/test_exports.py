@@ -31,7 +31,15 @@ PUBLIC = {
     "traced",
 }
 # Loaded on first use, so not in the namespace of a fresh import.
-LATER = {"S3Dataset", "S3File", "cached_bytes"}
+LATER = {
+    "S3Dataset",
+    "S3File",
+    "cached_bytes",
+    "deterministic",
+    "diagnose",
+    "optimize",
+    "stochastic",
+}
 HEAVY = ["ray", "boto3", "scipy", "obstore", "rich", "matplotlib"]
 
 
@@ -46,8 +54,8 @@ def test_all_lists_exactly_the_public_names() -> None:
     assert set(minato._LATER) == LATER
 
 
-# get_worker_info is torch's.
-@pytest.mark.parametrize("name", sorted((PUBLIC | LATER) - {"__version__", "errors", "get_worker_info"}))
+# get_worker_info is torch's; errors and diagnose are modules.
+@pytest.mark.parametrize("name", sorted((PUBLIC | LATER) - {"__version__", "diagnose", "errors", "get_worker_info"}))
 def test_objects_live_where_users_find_them(name: str) -> None:
     """Tracebacks and pickles name the public place of an object, and it can be found there."""
     thing = getattr(minato, name)

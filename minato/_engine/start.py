@@ -97,15 +97,16 @@ def start_engine(
     keeper: MemoryKeeper,
     resumed: Resumed | None = None,
     remote: RemoteSide | None = None,
+    layer: Any = None,
 ) -> tuple[Engine, Track]:
-    """An engine with its first epoch under way, or what is left of one."""
+    """An engine with its first epoch under way, or what is left of one. `layer`: as in `Program`."""
     forecast = Forecast(sampler) if plan.persistent else None
     opening = _open(plan, dataset, sampler, generator, resumed)
     if opening.is_drawn:
         shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
     if plan.memory_budget is None:
         plan = replace(plan, memory_budget=default_memory_budget())
-    program = _program(plan, dataset)
+    program = replace(_program(plan, dataset), layer=layer)
     engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number, remote)
     engine.start(opening.epoch, forecast, opening.pipe_seed)
     return engine, replace(engine.track(), pipe_seed=opening.pipe_seed)
@@ -118,6 +119,7 @@ def start_inline(
     generator: torch.Generator | None,
     totals: Totals,
     resumed: Resumed | None = None,
+    layer: Any = None,
 ) -> tuple[InlineMap | InlineStream | TracedInline, Track]:
     """The same without workers."""
     opening = _open(plan, dataset, sampler, generator, resumed)
@@ -138,6 +140,7 @@ def start_inline(
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
+        dataset = dataset if layer is None else layer.wrap(dataset)
         if plan.worker.fetcher is not Fetcher.SEQUENTIAL:
             batches = make_ahead(plan, dataset, opening.epoch, opening.base_seed, totals, opening.number)
         elif plan.worker.mends:

@@ -102,6 +102,9 @@ class WorkerContext:
         self.announce: Callable[[], object] = lambda: os.eventfd_write(spec.ready.fd, 1)
         self.board = make_board(self.control, self.arena, spec.worker * spec.lanes, self.announce)
         self.dataset: Any = None
+        """What samples are fetched from."""
+        self._original: Any = None
+        """The user's dataset."""
         self.wake_fd = spec.wake.fd
         self.lifeline_fd = lifeline
         self._poll = select.poll()
@@ -148,9 +151,14 @@ class WorkerContext:
             with self.control.lock:
                 version = self.control.words[Header.UPDATE]
                 patch = messages.get(self.arena, Stretch.UPDATE, 0)
-            for dataset in copies or (self.dataset,):
+            for dataset in copies or (self._original,):
                 apply_patch(dataset, patch)
             self._update = version  # at the end: another thread must not go on with what it was before
+
+    def adopt(self, program: Program) -> None:
+        """Take the dataset, as it is now in the main process."""
+        self._original = program.dataset
+        self.sync_dataset()
 
     def randomness(self) -> Randomness:
         return Randomness()
@@ -198,14 +206,14 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop |
         torch.default_generator.manual_seed(seed)
     np.random.seed(torch_worker._generate_state(spec.base_seed, spec.worker))  # type: ignore[no-untyped-call]
     program = programs.load(context.arena) if spec.program is None else spec.program
-    context.dataset = program.dataset
-    context.sync_dataset()
+    context.adopt(program)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=spec.worker, num_workers=spec.plan.num_workers, seed=seed, dataset=program.dataset
     )
     stack_in_private_memory()
     if program.worker_init_fn is not None:
         program.worker_init_fn(spec.worker)
+    context.dataset = program.source()
     return _loop(context, program)
 
 

@@ -28,6 +28,13 @@ class Program:
     dataset: Any
     collate_fn: Callable[[Any], Any]
     worker_init_fn: Callable[[int], Any] | None
+    layer: Any = None
+    """What stands between the worker and the dataset: has `wrap(dataset)`, which gives what to fetch from. None:
+    nothing does."""
+
+    def source(self) -> Any:
+        """What to fetch from."""
+        return self.dataset if self.layer is None else self.layer.wrap(self.dataset)
 
 
 class _OnlyWithStart(Exception):

@@ -53,6 +53,16 @@ class SampleRun:
         return "done" if self._next is None else _name_of(self._next[0])
 
     @property
+    def call(self) -> Call | None:
+        """What `advance` will call, and with what; None before the first stage and after the last."""
+        return self._next
+
+    @property
+    def frames(self) -> tuple[Steps, ...]:
+        """The functions under way, outermost first. To be looked at only."""
+        return tuple(self._frames)
+
+    @property
     def result(self) -> Any:
         """The sample, once it is done."""
         assert self.done
@@ -146,7 +156,7 @@ def _steps_of_dataset(dataset: Any) -> Callable[[Any], Steps] | None:
 
 def _staged_steps(dataset: StagedDataset, index: int) -> Steps:
     sample = dataset.load(dataset.index(index))
-    for transform in dataset.transforms:
+    for _number, transform in enumerate(dataset.transforms):  # the number is for those who look at the frame
         sample = yield transform, (sample,), {}
     return sample
 

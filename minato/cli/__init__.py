@@ -13,7 +13,7 @@ from importlib import import_module
 
 from .errors import UserError
 
-COMMANDS: tuple[str, ...] = ("bench", "doctor", "index", "top", "trace")
+COMMANDS: tuple[str, ...] = ("bench", "diagnose", "doctor", "index", "top", "trace")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,8 +17,9 @@ import psutil
 import tomllib
 import torch
 
-from .._engine.budget import cgroup_memory, default_memory_budget
+from .._engine.budget import default_memory_budget
 from .._engine.cores import allowed_cores
+from .._pipeline.room import cgroup_memory
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 _SHM = "/dev/shm"

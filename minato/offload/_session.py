@@ -418,4 +418,4 @@ def _pickled(program: Program) -> bytes:
     from ray import cloudpickle
 
     dumps: Callable[..., bytes] = cloudpickle.dumps
-    return dumps(program, protocol=5)
+    return dumps(replace(program, layer=None), protocol=5)  # a cache is of this machine

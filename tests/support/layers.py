@@ -31,10 +31,11 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_sample_random": L0,
     "_workers": L0 | {"_queues", "_fetchers", "_staged", "_sample_random"},
     "_device": L0,
-    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_sample_random"},
+    "_pipeline": L0 | {"_queues", "_workers", "_staged"},
+    "_engine": L0 | {"_scheduler", "_queues", "_workers", "_device", "_fetchers", "_pipeline", "_sample_random"},
     "_arguments": L0,
     "_planning": L0 | {"_arguments"},
-    "_dataloader": L0 | {"_arguments", "_planning", "_engine"},
+    "_dataloader": L0 | {"_arguments", "_planning", "_engine", "_pipeline"},
     "_patching": L0 | {"_dataloader"},
     "__main__": frozenset({"cli"}),
     # The scheduler, to give policies their public names.

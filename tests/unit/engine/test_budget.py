@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from minato._engine import budget
+from minato._pipeline import room
 
 GIB = 1 << 30
 
@@ -21,8 +22,8 @@ class Machine:
         self.membership = root / "membership"
         self.groups.mkdir()
         real = Path
-        monkeypatch.setattr(budget, "Path", lambda path: self.membership if "proc" in str(path) else real(path))
-        monkeypatch.setattr(budget, "_CGROUP", self.groups)
+        monkeypatch.setattr(room, "Path", lambda path: self.membership if "proc" in str(path) else real(path))
+        monkeypatch.setattr(room, "_CGROUP", self.groups)
         self._patch = monkeypatch
         self.available(100 * GIB)
 

@@ -1,0 +1,66 @@
+"""What bounds a pipeline, how fast it could be, and what to change. `minato.diagnose(loader)` says it in one line.
+
+The module itself is callable. Where things are:
+
+    probing.py      what the stages cost, run aside for the purpose
+    storage.py      what the storage gives, by parallelism
+    watching.py     the same while training, in the loader's own workers
+    measuring.py    all of it for one loader: a `Measurement` (records.py)
+    model.py        visit ratios, rates, busy shares; bound.py: the linear programme; predicting.py: other settings
+    advising.py     what to change; report.py: the verdict in words, table, JSON, graph, HTML
+    rebuilding.py   the same loader with other arguments
+    optimising.py   minato.optimize; decisions.py: what was decided before
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .advising import Advice as Advice
+from .advising import advise
+from .measuring import measure
+from .records import Measurement as Measurement
+from .records import StageMeasurement as StageMeasurement
+from .report import Diagnosis as Diagnosis
+from .report import conclude
+from .watching import watch as watch
+
+__all__ = ["Advice", "Diagnosis", "Measurement", "StageMeasurement", "run", "watch"]
+
+MAX_SECONDS = 15.0
+
+
+def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], Any] | None = None) -> Diagnosis:
+    """Say what bounds a loader, and what to change. `minato.diagnose(loader)` is this function.
+
+    Samples of its dataset are run aside, and a loader like it is run for a while; the loader itself, its sampler and
+    its generator are left alone. Works for torch's loader as well.
+
+    Args:
+        loader: over a map-style dataset.
+        max_seconds: about how long to measure; the measurement ends sooner when it is steady.
+        step: what your loop does with a batch, to see whether that is the bottleneck. It is called with batches.
+    """
+    if not max_seconds > 0:
+        raise ValueError(f"max_seconds must be positive, got {max_seconds}")
+    if not hasattr(loader, "dataset") or not hasattr(loader, "num_workers"):
+        raise TypeError(f"a DataLoader is needed, got {loader!r}")
+    seen = measure(loader, max_seconds, step)
+    return conclude(loader, seen, advise(loader, seen))
+
+
+class _CallableModule(ModuleType):
+    """`minato.diagnose` is a package and a function."""
+
+    __qualname__ = "diagnose"
+
+    def __call__(self, loader: Any, **options: Any) -> Diagnosis:
+        return run(loader, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule
+diagnose = sys.modules[__name__]
+"""So that `minato.diagnose` finds the module under its name."""

@@ -1,0 +1,248 @@
+"""What to change, with the reason, what it would bring, and how sure that is. The classic mistakes are looked for
+too."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .._arguments import check_options
+from .._pipeline.cache import MEMORY_SHARE
+from .._pipeline.planning import CachePoint
+from .._workers.copies import _weigh_if_large
+from .._workers.walk import search
+from .bound import CONSUMER, PLACES, Bound
+from .measuring import Seen
+from .predicting import Setting, cache_choice, machine_bound, places_needed, predict
+
+WORTH_SAYING = 1.05  # times as fast
+COPIED_BYTES = 200 << 20  # in each worker, from which on copies are worth a word
+INNER_THREADS = 0.3  # CPU time of other threads per CPU time of the stages
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change."""
+
+    what: str
+    """In words."""
+    reason: str
+    rate: float | None
+    """Predicted batches per second, with this and the changes before it; None: it is not about the rate."""
+    confidence: str
+    """"high", "medium" or "low"."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the loader to change; empty: it is to be changed elsewhere."""
+
+
+def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
+    """The most worthwhile first; each prediction counts on those before it."""
+    return (*_about_rate(loader, seen), *_mistakes(loader, seen))
+
+
+# ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
+
+
+def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
+    measurement = seen.measurement
+    now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
+    if now.limit == CONSUMER or _consumer_is_slower(seen, now):
+        yield from _prefetch(loader, seen, now)
+        return
+    sure = _confidence(seen)
+    rate = now.rate
+    point = None
+    if getattr(loader, "cache", None) is None:
+        point = cache_choice(measurement, seen.look, int(MEMORY_SHARE * (measurement.memory_bytes or 0)))
+        cached = None if point is None else _best_setting(seen, point)
+        if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:
+            after = predict(measurement, Setting(measurement.workers, measurement.concurrency, point)).rate
+            rate = max(rate, after)
+            yield Advice(
+                f"cache samples after {point.stages[-1]!r}",
+                f"{' and '.join(map(repr, point.stages))} always give the same for the same sample; "
+                f"{point.share:.0%} of the samples fit ({point.total_bytes / 1e6:,.0f} MB), from the second epoch on",
+                rate,
+                sure,
+                {"cache": f"after:{point.stages[-1]}"},
+            )
+        else:
+            point = None
+    yield from _workers(seen, point, rate, sure)
+
+
+def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]:
+    """The fewest workers that come near to what this machine can do; none, if that is as fast."""
+    measurement = seen.measurement
+    target = machine_bound(measurement, point).rate
+    setting = Setting(places_needed(measurement, point, target), 1, point)
+    rate = predict(measurement, setting).rate
+    inline = predict(measurement, Setting(0, 1, point)).rate
+    return (Setting(0, 1, point), inline) if inline >= 0.97 * rate else (setting, rate)
+
+
+def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
+    measurement = seen.measurement
+    setting, best = _best_setting(seen, point)
+    workers, cores = measurement.workers, max(1, math.ceil(measurement.cores))
+    if setting.workers > 2 * cores and _has_threads() and measurement.concurrency == 1:
+        fetches = math.ceil(setting.workers / cores)
+        if best > WORTH_SAYING * rate:
+            yield Advice(
+                f"fetch {fetches} samples at once in each of {cores} workers",
+                "samples wait most of their time for something that is not the CPU, and threads wait for less memory "
+                "than processes",
+                best,
+                "medium",
+                {"num_workers": cores, "fetcher": "threaded", "num_fetch_workers": fetches},
+            )
+    elif setting.workers > workers and best > WORTH_SAYING * rate:
+        yield Advice(
+            f"use {setting.workers} workers instead of {workers}",
+            f"{_held_up(seen)}; there are {measurement.cores:g} cores",
+            best,
+            sure,
+            {"num_workers": setting.workers},
+        )
+    elif workers > max(1, setting.workers) and workers > cores + 1:
+        yield Advice(
+            f"use {max(1, setting.workers)} workers instead of {workers}",
+            "more of them do not make samples faster, they only take memory and turns on the same cores",
+            max(best, rate),
+            sure,
+            {"num_workers": max(1, setting.workers)},
+        )
+    elif workers > 0 and setting.workers == 0 and measurement.rate and best > 1.2 * measurement.rate:
+        yield Advice(
+            "use no workers (num_workers=0)",
+            "samples are so cheap that handing them over costs more than making them",
+            best,
+            "medium",
+            {"num_workers": 0},
+        )
+
+
+def _held_up(seen: Seen) -> str:
+    measurement = seen.measurement
+    if measurement.workers == 0:
+        return "samples are made in the training loop's own process, one at a time"
+    waiting = sum(max(0.0, stage.wall_s - stage.cpu_s) for stage in measurement.stages)
+    if waiting > 0.5 * sum(stage.wall_s for stage in measurement.stages):
+        return "workers wait most of their time for something that is not the CPU"
+    return "the workers are all busy, and cores are left"
+
+
+def _has_threads() -> bool:
+    """Whether this version fetches in threads."""
+    from .._dataloader import DataLoader
+
+    code = DataLoader.__init__.__kwdefaults__ or {}
+    try:
+        check_options({**code, "fetcher": "threaded"}, 1)
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+def _consumer_is_slower(seen: Seen, now: Bound) -> bool:
+    return seen.measurement.step_s is not None and 1.0 / max(seen.measurement.step_s, 1e-9) < 0.95 * now.rate
+
+
+def _prefetch(loader: Any, seen: Seen, now: Bound) -> Iterator[Advice]:
+    """Batches come fast enough on average, but not evenly."""
+    measurement = seen.measurement
+    waits, step = measurement.wait_share, measurement.step_s
+    if not waits or waits < 0.02 or step is None or measurement.workers == 0:
+        return
+    spread = math.sqrt(sum(stage.wall_std_s**2 for stage in measurement.stages))
+    needed = math.ceil((4 * spread + 1 / max(now.rate, 1e-9)) / step / measurement.workers) + 1
+    depth = min(16, max(needed, measurement.prefetch + 1))
+    if loader.prefetch_factor is not None and depth > loader.prefetch_factor:
+        yield Advice(
+            f"prefetch {depth} batches per worker instead of {loader.prefetch_factor}",
+            f"the loop waits {waits:.0%} of its time although batches are made fast enough on average: samples take "
+            f"unequal time (standard deviation {spread * 1e3:.1f} ms), and few batches are ready ahead",
+            min(now.rate, 1 / step),
+            "medium",
+            {"prefetch_factor": depth},
+        )
+
+
+def _confidence(seen: Seen) -> str:
+    change = seen.measurement.rate_change
+    return "high" if change < 0.03 else "medium" if change < 0.15 else "low"
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
+    measurement = seen.measurement
+    present, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    if allowed == 1 < present:
+        yield Advice(
+            "let this process use more cores",
+            f"it is pinned to one of {present} cores, and its workers with it: something called sched_setaffinity, or "
+            f"it was started with taskset or by a scheduler that binds it (OMP_PROC_BIND, numactl, srun --cpu-bind)",
+            None,
+            "high",
+        )
+    if loader.pin_memory and not torch.accelerator.is_available():
+        yield Advice(
+            "leave pin_memory=False",
+            "there is no accelerator here that could copy from page-locked memory",
+            None,
+            "high",
+            {"pin_memory": False},
+        )
+    if seen.inner_threads > INNER_THREADS and measurement.workers > 0:
+        yield Advice(
+            "let libraries use one thread in each worker",
+            f"for each CPU second of a stage other threads of the same process used {seen.inner_threads:.1f} s: with "
+            f"{measurement.workers} workers they take each other's cores. In worker_init_fn: cv2.setNumThreads(0), or "
+            f"threadpoolctl.threadpool_limits(1); or set OMP_NUM_THREADS=1 before Python starts",
+            None,
+            "medium",
+        )
+    copied = sum(weight.bytes for _, weight in search(loader.dataset, "dataset", _weigh_if_large))
+    if measurement.workers > 1 and copied > COPIED_BYTES:
+        yield Advice(
+            "keep the dataset's lists in arrays",
+            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: every use of "
+            f"one writes its reference count. numpy arrays and tensors are shared",
+            None,
+            "high",
+        )
+    context = loader.multiprocessing_context or multiprocessing
+    if measurement.workers > 0 and context.get_start_method() == "spawn" and not loader.persistent_workers:
+        yield Advice(
+            "keep workers from epoch to epoch",
+            "they are started by spawn, which imports everything anew, at each epoch",
+            None,
+            "high",
+            {"persistent_workers": True},
+        )
+
+
+def limit_in_words(bound: Bound, seen: Seen) -> str:
+    """What holds the rate, for somebody who knows nothing of the model."""
+    measurement = seen.measurement
+    words = {
+        "cpu": f"the CPU: all {measurement.cores:g} cores are busy",
+        PLACES: f"the number of workers ({measurement.workers})",
+        "memory": "memory for samples in the making",
+        "storage": f"the storage, which gives {(measurement.storage_bytes_s or 0) / 1e6:,.0f} MB/s",
+        CONSUMER: "your own loop",
+        "sequential": "what the main process does for each batch",
+    }
+    if bound.limit == "cpu" and measurement.workers == 0:
+        return "one process doing everything in turn (num_workers=0)"
+    if bound.limit == PLACES and measurement.workers == 0:
+        return "one process doing everything in turn (num_workers=0)"
+    return words.get(bound.limit, bound.limit)

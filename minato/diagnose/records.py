@@ -1,0 +1,81 @@
+"""What was measured of a pipeline, as frozen records. Every unit is in the field's name or note."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOAD, TRANSFORM, COLLATE, TRANSFER = "load", "transform", "collate", "transfer"
+"""Kinds of stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMeasurement:
+    """One stage of the pipeline. All numbers are totals over the measurement."""
+
+    name: str
+    kind: str
+    completions: int
+    """Samples, or batches, that it finished."""
+    cpu_s: float
+    """CPU time of the thread that ran it: waiting for a disk or sleeping is not in it."""
+    wall_s: float
+    bytes_in: int = 0
+    bytes_out: int = 0
+    """Bytes of what it was given and what it made, as far as these are arrays, tensors, images, bytes and strings."""
+    bytes_read: int = 0
+    """Bytes that it read from files and sockets."""
+    is_sequential: bool = False
+    """It runs in the main process: a second worker does not make it faster."""
+    randomness: str = "unknown"
+    """"deterministic", "random" or "unknown", which counts as random."""
+    reason: str = ""
+    """Why that is thought so."""
+    cpu_least_s: float | None = None
+    """The same work in CPU seconds without what the machine's other work added to it; None: not known."""
+    wall_std_s: float = 0.0
+    """Standard deviation of one completion's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A pipeline as it was measured."""
+
+    stages: tuple[StageMeasurement, ...]
+    samples: int
+    """Samples of which the stages' costs were measured."""
+    batch_size: int
+    dataset_samples: int | None
+    """Length of the dataset; None: not known."""
+    workers: int
+    concurrency: int
+    """Fetches at once in a worker."""
+    prefetch: int
+    """Batches in flight for each worker."""
+    cores: float
+    """Cores' worth of time that this process and its workers may use."""
+    rate: float | None
+    """Batches per second that the loader gave, when nothing but the loader held it up; None: not measured."""
+    rate_change: float
+    """By which share the rate still changed when the measurement ended."""
+    step_s: float | None = None
+    """Seconds per batch that the consumer takes by itself; None: not known."""
+    wait_share: float | None = None
+    """Share of its time that the consumer waited for batches; None: not known."""
+    storage_bytes_s: float | None = None
+    """Bytes per second that the storage gives at best; None: not probed."""
+    storage_parallelism: int | None = None
+    """Reads at once from which on the storage gives no more."""
+    memory_bytes: int | None = None
+    """Memory that is available."""
+    is_live: bool = False
+    """Measured while training, in the loader's own workers."""
+
+    @property
+    def batches(self) -> float:
+        """Batches that the measured samples make."""
+        return self.samples / self.batch_size
+
+    @property
+    def slots(self) -> int:
+        """Samples that are worked on at once."""
+        return max(1, self.workers) * max(1, self.concurrency)

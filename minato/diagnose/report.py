@@ -1,0 +1,235 @@
+"""What was found, in words, as a table, as JSON, as a graph and as HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .advising import Advice, limit_in_words
+from .bound import CONSUMER, Bound
+from .measuring import Seen
+from .model import StageModel, bottleneck, model
+from .predicting import Setting, machine_bound, predict, stage_shares
+
+_COLUMNS = ("stage", "time", "CPU", "wall", "rate/core", "cores used", "size", "read", "")
+_SURE = {"high": "sure", "medium": "fairly sure", "low": "not sure: the measurement was unsteady"}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `minato.diagnose` returns. `str()` of it is the whole report; its first line is the verdict."""
+
+    seen: Seen
+    stages: tuple[StageModel, ...]
+    now: Bound
+    """With the loader's own number of workers."""
+    best: Bound
+    """Of this machine, with as many workers as it takes."""
+    bottleneck: str
+    """The stage that most of a sample's time goes into; "consumer": the loop itself."""
+    sureness: str
+    """"high", "medium" or "low"."""
+    advice: tuple[Advice, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Batches per second that were measured."""
+        return self.seen.measurement.rate
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """Measured rate as a share of the upper limit."""
+        return None if self.rate is None else self.rate / self.now.rate
+
+    @property
+    def verdict(self) -> str:
+        """What the bottleneck is, how sure that is, what to do: one line."""
+        return f"{self._what()} ({_SURE[self.sureness]}). {self._do()}"
+
+    def _what(self) -> str:
+        step = self.seen.measurement.step_s
+        if self.bottleneck == CONSUMER and step is not None:
+            return (
+                f"The bottleneck is your own loop: it takes {_seconds(step)} per batch, and the loader can give one "
+                f"every {_seconds(1 / self._loader_rate())}"
+            )
+        shares = stage_shares(self.stages)
+        stage = next(stage for stage in self.stages if stage.name == self.bottleneck)
+        demand = stage.demand
+        waits = demand.wall_s - demand.cpu_s > 0.5 * demand.wall_s
+        does = "waiting, not computing" if waits else "computing"
+        limit = limit_in_words(self.now, self.seen)
+        return (
+            f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
+            f"{does}; what holds the rate at {self.rate or self.now.rate:,.1f} batches/s is {limit}"
+        )
+
+    def _loader_rate(self) -> float:
+        measurement = self.seen.measurement
+        return predict(measurement, Setting(measurement.workers, measurement.concurrency), with_consumer=False).rate
+
+    def _do(self) -> str:
+        worth = [one for one in self.advice if one.rate is not None]
+        if worth:
+            last = worth[-1]
+            steps = ", and ".join(one.what for one in worth)
+            now = self.rate or self.now.rate
+            return (
+                f"Do this: {steps}: {last.rate:,.1f} batches/s predicted, {(last.rate or 0) / now:.1f} times as many."
+            )
+        others = [one.what for one in self.advice]
+        if others:
+            return f"Do this: {', and '.join(others)}."
+        if self.bottleneck == CONSUMER:
+            return "Nothing about the loader needs to change."
+        return (
+            f"The loader's arguments are right for this machine; to go faster, make {self.bottleneck!r} cheaper, or "
+            f"use more {'storage bandwidth' if self.best.limit == 'storage' else 'cores'}."
+        )
+
+    def table(self) -> str:
+        """The stages, one per line, in plain text."""
+        rows = [_COLUMNS, *(self._row(stage) for stage in self.stages)]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(_COLUMNS))]
+        return "\n".join(
+            "  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+
+    def _row(self, stage: StageModel) -> tuple[str, ...]:
+        shares = stage_shares(self.stages)
+        visits = max(stage.visits, 1e-12)
+        measured = next(one for one in self.seen.measurement.stages if one.name == stage.name)
+        return (
+            stage.name,
+            f"{shares[stage.name]:.0%}",
+            _seconds(stage.demand.cpu_s / visits),
+            _seconds(stage.demand.wall_s / visits),
+            "-" if stage.rate_per_core is None else f"{stage.rate_per_core:,.1f}/s",
+            f"{stage.cores_used:.2f}",
+            _bytes(stage.bytes_per_sample),
+            _bytes(stage.demand.bytes_read / visits),
+            measured.randomness if measured.kind in ("load", "transform") else "",
+        )
+
+    def __str__(self) -> str:
+        lines = [self.verdict, "", self.table(), ""]
+        share = self.share_of_bound
+        lines.append(
+            f"upper limit as configured: {self.now.rate:,.1f} batches/s"
+            + ("" if self.rate is None else f"; measured: {self.rate:,.1f}, {share:.0%} of it")
+        )
+        lines.append(
+            f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by "
+            f"{limit_in_words(self.best, self.seen)}"
+        )
+        for number, one in enumerate(self.advice, 1):
+            rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
+            changes = ", ".join(f"{name}={value!r}" for name, value in one.changes.items())
+            lines += ["", f"{number}. {one.what[0].upper()}{one.what[1:]}{f' ({changes})' if changes else ''}."]
+            lines.append(f"   Because {one.reason}.{rate}")
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        sizes = {
+            stage.name: {
+                "size_bytes": stage.size.total_bytes,
+                "size_error_bytes": stage.size.error_bytes,
+                "randomness": stage.randomness.value,
+                "reason": stage.reason,
+            }
+            for stage in self.seen.look.stages
+        }
+        return {
+            "verdict": self.verdict,
+            "bottleneck": self.bottleneck,
+            "sureness": self.sureness,
+            "rate": self.rate,
+            "bound": asdict(self.now),
+            "machine_bound": asdict(self.best),
+            "stages": [{**asdict(stage), **sizes.get(stage.name, {})} for stage in self.stages],
+            "advice": [asdict(one) for one in self.advice],
+            "measurement": asdict(self.seen.measurement),
+            "storage": None if self.seen.storage is None else asdict(self.seen.storage),
+        }
+
+    def json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.as_dict(), indent=1, default=str)
+
+    def dot(self) -> str:
+        """The pipeline as a graph for Graphviz, its bottleneck in red."""
+        shares = stage_shares(self.stages)
+        lines = ["digraph pipeline {", "  rankdir=LR; node [shape=box, fontname=sans];"]
+        names = [stage.name for stage in self.stages] + ["consumer"]
+        for number, name in enumerate(names):
+            label = name if name == "consumer" else f"{name}\\n{shares[name]:.0%} of the time"
+            colour = ', color=red, penwidth=3, fontcolor="#b00000"' if name == self.bottleneck else ""
+            lines.append(f'  s{number} [label="{_escaped(label)}"{colour}];')
+        lines += [f"  s{number} -> s{number + 1};" for number in range(len(names) - 1)]
+        return "\n".join([*lines, "}"])
+
+    def html(self) -> str:
+        """A section for a report: verdict, bars, table, advice. No scripts, no files."""
+        shares = stage_shares(self.stages)
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in _COLUMNS)
+        rows = []
+        for stage in self.stages:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in self._row(stage))
+            colour = "#d33" if stage.name == self.bottleneck else "#69c"
+            bar = f'<td><div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div></td>'
+            rows.append(f"<tr>{cells}{bar}</tr>")
+        advice = "".join(
+            f"<li><b>{html.escape(one.what)}</b>: {html.escape(one.reason)}"
+            + ("" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
+            + "</li>"
+            for one in self.advice
+        )
+        return (
+            f'<section class="minato-diagnosis"><h2>Diagnosis</h2><p><b>{html.escape(self.verdict)}</b></p>'
+            f"<table><thead><tr>{head}<th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
+            f"<ol>{advice}</ol></section>"
+        )
+
+
+def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:
+    """The diagnosis of what was seen."""
+    measurement = seen.measurement
+    stages = model(measurement)
+    now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
+    slots = 1 if loader.num_workers == 0 else measurement.slots
+    worst = bottleneck(stages, slots, measurement.cores)
+    name = CONSUMER if now.limit == CONSUMER else worst.name
+    return Diagnosis(seen, stages, now, machine_bound(measurement), name, _sureness(seen, stages, worst), advice)
+
+
+def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel) -> str:
+    """By how far the worst stage is ahead of the next, and how steady the measurement was."""
+    others = [stage.demand.wall_s for stage in stages if stage is not worst]
+    ahead = worst.demand.wall_s / max([*others, 1e-12])
+    change = seen.measurement.rate_change
+    if ahead > 1.5 and change < 0.05:
+        return "high"
+    return "medium" if ahead > 1.1 and change < 0.25 else "low"
+
+
+def _seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-6:.2g} µs"
+
+
+def _bytes(value: float) -> str:
+    if value < 1:
+        return "-"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def _escaped(text: str) -> str:
+    return text.replace('"', '\\"')

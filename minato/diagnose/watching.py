@@ -1,0 +1,289 @@
+"""Measuring while training: stages by the loader's own workers, on the samples they make anyway.
+
+    with minato.diagnose.watch(loader) as watch:
+        for batch in loader:
+            train(batch)
+    print(watch.diagnosis())
+
+Every sample is made once, by the code that would have made it, and goes into its batch. Of cheap samples only one in
+some is timed, so that timing takes no more than 1 % of the time. The counters are in shared memory, a row for each
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from multiprocessing import context
+from multiprocessing.reduction import DupFd
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .._engine.cores import allowed_cores
+from .._engine.start import start_method
+from .._pipeline.aside import run_aside
+from .._pipeline.looking import choose_indices, fetches_batches, look, stages_of
+from .._pipeline.room import available_bytes
+from .._pipeline.sizes import bytes_of
+from .._queues.control import PoolLock
+from .._queues.mapping import map_file
+from .advising import advise
+from .clocks import UsageMeter, Used
+from .measuring import Seen
+from .rebuilding import typical_batch
+from .records import LOAD, TRANSFORM, Measurement, StageMeasurement
+from .report import Diagnosis, conclude
+
+MOST_STAGES = 64
+MOST_PROCESSES = 256
+COST_S = 15e-6  # seconds that timing one sample takes, about
+SHARE = 0.01  # of the time that timing may take
+_NAME_BYTES = 64
+_COUNTERS = ("completions", "cpu_ns", "wall_ns", "square_us", "bytes_out", "bytes_read")
+_NAMES_AT = 64
+_ROWS_AT = _NAMES_AT + MOST_STAGES * _NAME_BYTES
+_ROW_BYTES = MOST_STAGES * len(_COUNTERS) * 8
+_TOTAL = _ROWS_AT + MOST_PROCESSES * _ROW_BYTES
+
+
+class Counters:
+    """The table of counters. Travels to workers with their start."""
+
+    def __init__(self) -> None:
+        self._attach(os.memfd_create("minato-watch", os.MFD_CLOEXEC))
+        os.posix_fallocate(self._fd, 0, _TOTAL)
+        self._map()
+
+    def _attach(self, fd: int) -> None:
+        self._fd = fd
+        weakref.finalize(self, os.close, fd).atexit = False
+        self._lock = PoolLock(fd)
+        self._threads = threading.Lock()
+        self._row: Any = None
+        self._owner = 0
+        self._known: dict[str, int] = {}
+
+    def _map(self) -> None:
+        memory = map_file(self._fd, _TOTAL, 0)
+        self._head = memory[:_NAMES_AT].view(np.int64)
+        self._names = memory[_NAMES_AT:_ROWS_AT].reshape(MOST_STAGES, _NAME_BYTES)
+        self._rows = memory[_ROWS_AT:].view(np.int64).reshape(MOST_PROCESSES, MOST_STAGES, len(_COUNTERS))
+
+    def __getstate__(self) -> Any:
+        context.assert_spawning(self)
+        return DupFd(self._fd)
+
+    def __setstate__(self, state: Any) -> None:
+        self._attach(state.detach())
+        self._map()
+
+    def add(self, name: str, values: tuple[int, ...]) -> None:
+        """Count one completion of a stage, in this process's own row."""
+        if self._owner != os.getpid():
+            with self._threads, self._lock:
+                row = int(self._head[1]) % MOST_PROCESSES
+                self._head[1] += 1
+            self._row, self._owner = self._rows[row], os.getpid()
+        number = self._known.get(name)
+        if number is None:
+            number = self._known[name] = self._number(name)
+        if number >= 0:
+            self._row[number] += values
+
+    def _number(self, name: str) -> int:
+        data = name.encode()[: _NAME_BYTES - 1]
+        with self._threads, self._lock:
+            names = self.names
+            if data.decode(errors="replace") in names:
+                return names.index(data.decode(errors="replace"))
+            if len(names) == MOST_STAGES:
+                return -1
+            self._names[len(names), : len(data)] = np.frombuffer(data, np.uint8)
+            self._head[0] += 1
+            return len(names)
+
+    @property
+    def names(self) -> list[str]:
+        """Stages, in the order they were met."""
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in self._names[: int(self._head[0])]]
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Over all processes."""
+        sums = self._rows.sum(axis=0)
+        return {
+            name: dict(zip(_COUNTERS, map(int, sums[number]), strict=True)) for number, name in enumerate(self.names)
+        }
+
+
+class TimedDataset:
+    """A dataset whose samples are timed stage by stage, one in some of them."""
+
+    def __init__(self, dataset: Any, counters: Counters) -> None:
+        self._dataset = dataset
+        self._counters = counters
+        self._begin = stages_of(dataset)
+        self._meters = threading.local()
+        self._every = 1
+        self._since = 0
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        self._since += 1
+        if self._since < self._every:
+            return self._dataset[index]
+        self._since = 0
+        began = time.perf_counter()
+        sample = self._timed(index)
+        seconds = time.perf_counter() - began
+        self._every = max(1, min(1000, int(COST_S / (SHARE * max(seconds, 1e-6)))))
+        return sample
+
+    @property
+    def _meter(self) -> UsageMeter:
+        """This thread's."""
+        meter: UsageMeter | None = getattr(self._meters, "meter", None)
+        if meter is None:
+            meter = self._meters.meter = UsageMeter()
+        return meter
+
+    def _timed(self, index: Any) -> Any:
+        if self._begin is None:
+            before = self._meter.now()
+            sample = self._dataset[index]
+            self._count("load", self._meter.since(before), bytes_of(sample))
+            return sample
+        run = self._begin(index)
+        names: dict[str, int] = {}
+        while not run.done:
+            name = run.stage
+            names[name] = names.get(name, 0) + 1
+            name = name if names[name] == 1 else f"{name}#{names[name]}"
+            before = self._meter.now()
+            done = run.advance()
+            used = self._meter.since(before)
+            self._count(name, used, bytes_of(run.result if done else run.call[1:] if run.call else None))
+        return run.result
+
+    def _count(self, name: str, used: Used, nbytes: int) -> None:
+        wall_us = used.wall_ns // 1000
+        self._counters.add(name, (1, used.cpu_ns, used.wall_ns, wall_us**2, nbytes, used.bytes_read))
+
+
+class TimedSubset(TimedDataset):
+    """The same for a `Subset`, which is asked for several samples at once and makes them one by one."""
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class _Layer:
+    """Puts the timing in front of a worker's dataset."""
+
+    def __init__(self, counters: Counters, below: Any) -> None:
+        self._counters = counters
+        self._below = below
+
+    def wrap(self, dataset: Any) -> Any:
+        source = dataset if self._below is None else self._below.wrap(dataset)
+        if fetches_batches(dataset):  # nothing to tell apart
+            return source
+        kind = TimedSubset if getattr(source, "__getitems__", None) else TimedDataset
+        return kind(source, self._counters)
+
+
+class Watch:
+    """What `watch` gives."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._counters = Counters()
+        self._before: Any = None
+        self._after: Any = None
+        self._began = self._ended = 0.0
+
+    def __enter__(self) -> Watch:
+        if self._loader._watcher is not None:
+            raise RuntimeError("this loader is being watched already")
+        self._loader._watcher = lambda below: _Layer(self._counters, below)
+        self._before, self._began = self._loader.stats(), time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended, self._after = time.monotonic(), self._loader.stats()
+        self._loader._watcher = None
+
+    def measurement(self) -> Measurement:
+        """What was measured until now, or until the end of the `with` block."""
+        after = self._after or self._loader.stats()
+        elapsed = (self._ended or time.monotonic()) - self._began
+        batches = after.batches_delivered - self._before.batches_delivered
+        waited = after.wait_seconds - self._before.wait_seconds
+        if batches == 0:
+            raise RuntimeError("no batch was delivered while the loader was watched")
+        stages = self._stages()
+        busy = sum(stage.wall_s / stage.completions for stage in stages) * typical_batch(self._loader)
+        step = (elapsed - waited) / batches if self._loader.num_workers else max(0.0, elapsed / batches - busy)
+        return Measurement(
+            stages=tuple(stages),
+            samples=stages[0].completions,
+            batch_size=typical_batch(self._loader),
+            dataset_samples=len(self._loader.dataset),
+            workers=self._loader.num_workers,
+            concurrency=1,
+            prefetch=self._loader.prefetch_factor or 1,
+            cores=allowed_cores().cores,
+            rate=batches / elapsed,
+            rate_change=1 / max(1, batches) ** 0.5,
+            step_s=step,
+            wait_share=waited / elapsed,
+            memory_bytes=available_bytes(),
+            is_live=True,
+        )
+
+    def _stages(self) -> list[StageMeasurement]:
+        stages = []
+        for number, (name, total) in enumerate(self._counters.totals().items()):
+            count = max(1, total["completions"])
+            mean_us = total["wall_ns"] / count / 1e3
+            stages.append(
+                StageMeasurement(
+                    name=name,
+                    kind=TRANSFORM if number else LOAD,
+                    completions=count,
+                    cpu_s=total["cpu_ns"] * 1e-9,
+                    wall_s=total["wall_ns"] * 1e-9,
+                    bytes_out=total["bytes_out"],
+                    bytes_read=total["bytes_read"],
+                    wall_std_s=max(0.0, total["square_us"] / count - mean_us**2) ** 0.5 * 1e-6,
+                )
+            )
+        if not stages:
+            raise RuntimeError(
+                "no sample was timed: the loader's workers were started before it was watched (persistent_workers), or "
+                "its dataset fetches whole batches"
+            )
+        return stages
+
+    def diagnosis(self) -> Diagnosis:
+        """What bounds the loader as it was used. Looks at some samples aside, for their randomness and sizes."""
+        measurement = self.measurement()
+        indices = choose_indices(self._loader.dataset, 32)
+        context_ = start_method(self._loader.multiprocessing_context)
+        seen = Seen(measurement, run_aside(context_, 2.0, look, self._loader.dataset, indices, 2.0), None, 0.0)
+        return conclude(self._loader, seen, advise(self._loader, seen))
+
+
+def watch(loader: Any) -> Watch:
+    """Measure a loader while it is used: iterators begun inside `with minato.diagnose.watch(loader) as watch:`
+    count."""
+    if not hasattr(loader, "_watcher"):
+        raise TypeError(f"a minato.DataLoader is needed, got {loader!r}")
+    return Watch(loader)
