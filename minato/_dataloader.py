@@ -106,7 +106,6 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             a map-style dataset.
 
     `num_workers` may be "auto": as many as the process has cores, 12 at most, and adapted from there.
-
     """
 
     offload: Any
