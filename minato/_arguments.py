@@ -206,6 +206,10 @@ def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
 
 
 def _check_fetching(options: dict[str, Any]) -> None:
+    if options["offload"] is not None and options["fetcher"] != "sequential":
+        raise ValueError(
+            f"offload needs fetcher='sequential', got fetcher={options['fetcher']!r}; leave one of the two"
+        )
     fetcher = options["fetcher"]
     if fetcher not in ("sequential", "threaded", "asyncio"):
         raise ValueError(f"fetcher must be 'sequential', 'threaded' or 'asyncio', got {fetcher!r}")

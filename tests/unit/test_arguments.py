@@ -257,3 +257,9 @@ def test_deterministic_algorithms_keep_order_unless_told_otherwise(sampler: Any)
 )
 def test_who_collates(function: Any, batched: bool, expected: Collate) -> None:
     assert decide_collate(function, batched) is expected
+
+
+@pytest.mark.parametrize(("name", "value"), [("cache", "auto"), ("offload", object())])
+def test_what_does_not_go_with_concurrent_fetchers_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name}.* needs fetcher='sequential', got fetcher='threaded'"):
+        check(**{name: value, "fetcher": "threaded"})
