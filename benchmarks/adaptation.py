@@ -83,7 +83,7 @@ def _rates(arms: dict[str, Callable[[], Any]], repeats: int, skip_s: float, meas
     names = list(arms)
     for repeat in range(repeats):
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-            skip = skip_s if "adaptive" in name else 2.0
+            skip = skip_s if "adaptive" in name else 5.0  # seconds until so many workers are up
             steady = steady_rate(arms[name](), skip, measure_s)
             results[name].append(steady.rate)
             if "adaptive" in name:
