@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
 from .._queues import messages
 from .._queues.arena import Arena, Stretch
@@ -14,6 +15,7 @@ from .._queues.layout_book import LayoutBook
 from .._queues.remote import RemoteBoard
 from .._records import Run
 from .._workers.generators import mix
+from .._workers.lanes import Guard, Untraced
 from .._workers.map_loop import MapLoop
 from .._workers.program import Program
 from .._workers.randomness import COLLATE_SALT, Randomness, sample_seed
@@ -21,14 +23,27 @@ from .._workers.writer import BatchWriter
 from ._wire import Attach, Job, Parcel, as_packed
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """What a MapLoop wants to know of its worker."""
+@dataclass(frozen=True)
+class _Context(Untraced):
+    """What a MapLoop wants to know of its worker. The loop only hands in what actors made."""
 
     plan: WorkerPlan
     board: RemoteBoard
     worker: int
     dataset: Any
+    guard: Guard | None = None
+    caught: type[BaseException] = Exception
+    stopped: bool = True
+    """The loop is not to be run."""
+
+    def sleep(self) -> None:
+        raise InternalError("the loop of a lane was run")
+
+    def sync_dataset(self) -> None:
+        """The desk does it, for all lanes at once."""
+
+    def randomness(self) -> Randomness:
+        return Randomness()
 
 
 @dataclass(slots=True)
@@ -73,7 +88,7 @@ class Desk:
     def _lane(self, number: int, plan: WorkerPlan, book: LayoutBook) -> Lane:
         board = RemoteBoard(self._control, self._arena, number, announce=self._announce)
         writer = BatchWriter(number, board, book, plan.collate, plan.collate_fn, Randomness())
-        return Lane(number, board, writer, MapLoop(_Context(plan, board, number, self.program.dataset), writer))  # type: ignore[arg-type]
+        return Lane(number, board, writer, MapLoop(_Context(plan, board, number, self.program.dataset), writer))
 
     def _announce(self) -> None:
         os.eventfd_write(self._ready, 1)

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import zipfile
+from multiprocessing import forkserver
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_forked_workers_read_after_their_parent_did(storage: Storage, backend: s
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_other_start_methods_take_the_dataset(storage: Storage, start_method: str) -> None:
+    forkserver._forkserver._stop()  # one that runs has the credentials of its own start
     dataset = dataset_of(storage, cache="4MB")
     loader = minato.DataLoader(
         dataset, batch_size=10, num_workers=2, multiprocessing_context=start_method, persistent_workers=True
