@@ -77,19 +77,18 @@ class Engine:
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
         self._window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
-        try:
+        with contextlib.ExitStack() as undo:  # what is there already, if the rest cannot be had
+            undo.callback(keeper.give_back, self._memory)
+            undo.callback(control.close)
             self._pool = WorkerPool(self._board, plan.worker, program, context, base_seed)
-        except BaseException:
-            control.close()
-            keeper.give_back(self._memory)
-            raise
-        self._away = make_away(remote, plan, program, base_seed, self._board, self._pool, self._window)
+            undo.callback(self._pool.stop)
+            self._away = make_away(remote, plan, program, base_seed, self._board, self._pool, self._window)
+            undo.pop_all()
         self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
         self._times = SampleTimes(self._board, profile, totals, self._foresight)
         self._profile = profile
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
-        mends = plan.worker.mends or plan.timeout > 0
-        self._mender = Mender(self._board, self._slots, plan, totals) if mends else None
+        self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
         self._hangs: Hangs | None = None
         if plan.timeout and self._mender is not None:

@@ -19,6 +19,8 @@ from .._records import EarlyStart
 from .threshold import Threshold, ThresholdRule
 
 MOST_COSTS = 1 << 16  # samples that are remembered: 10 MB at most
+WORTH_BEGINNING = 0.25  # of the time that a batch takes: a sample that costs less holds nobody up in its own turn
+WORTH_S = 5e-3  # seconds; less is what any sample takes whose worker was put aside for a moment by the system
 _UNKNOWN = math.inf
 """A sample that is slow, nobody knows how slow."""
 
@@ -79,6 +81,7 @@ class LearnedCosts:
     def __init__(self, most: int = MOST_COSTS) -> None:
         self._most = most
         self._seconds: dict[int, float] = {}
+        self._at_most = 0.0
 
     def __len__(self) -> int:
         return len(self._seconds)
@@ -86,12 +89,24 @@ class LearnedCosts:
     def get(self, key: Any) -> float | None:
         return self._seconds.get(key) if type(key) is int else None
 
+    @property
+    def at_most(self) -> float:
+        """No known sample costs more, in seconds."""
+        return self._at_most
+
+    def known(self, keys: Sequence[Any]) -> Iterator[tuple[int, float]]:
+        """Places and costs of the keys that are known."""
+        seconds = self._seconds
+        return ((place, seconds[key]) for place, key in enumerate(keys) if type(key) is int and key in seconds)
+
     def learn(self, key: int, seconds: float, threshold: float | None) -> None:
         """The sample took that long; it is forgotten if that is not slow (any more)."""
         if threshold is None or seconds <= threshold:
             self._seconds.pop(key, None)
+            self._at_most = self._at_most if self._seconds else 0.0
             return
         self._seconds[key] = seconds
+        self._at_most = max(self._at_most, seconds)
         if len(self._seconds) > self._most:
             dearest = sorted(self._seconds.items(), key=lambda item: item[1])[-(self._most // 2) :]
             self._seconds = dict(dearest)
@@ -106,6 +121,7 @@ class LearnedCosts:
     def replace(self, keys: Iterable[int], seconds: Iterable[float]) -> None:
         """Begin with what was learned elsewhere."""
         self._seconds = dict(list(zip(keys, seconds, strict=True))[: self._most])
+        self._at_most = max(self._seconds.values(), default=0.0)
 
 
 class EarlyStarts:
@@ -126,21 +142,26 @@ class EarlyStarts:
         """For a batch with these keys; None: there are none. `window`: batches in flight. Raises what the user's
         function raises."""
         mean = self._mean_cost()
-        slow = sorted(((ratio, place) for place, ratio in self._slow_ones(keys, mean)), key=lambda one: -one[0])
+        worth_s = max(WORTH_S, WORTH_BEGINNING * mean * len(keys) / workers)
+        if self.hint is None and self._costs.at_most < worth_s:
+            return None  # without a look at each
+        slow = sorted(((ratio, place) for place, ratio in self._slow_ones(keys, mean, worth_s)), key=lambda one: -one[0])
         if not slow or len(slow) == len(keys) > 1:  # if all are slow, none is to be preferred
             return None
         ratio = slow[0][0] if slow[0][0] < _UNKNOWN else self._usual_ratio(mean)
         lead = window // 2 if ratio is None else min(window, math.ceil(ratio * workers / len(keys)))
         return EarlyStart([place for _, place in slow], lead)
 
-    def _slow_ones(self, keys: Sequence[Any], mean: float) -> Iterator[tuple[int, float]]:
-        """Places, and costs as multiples of the mean."""
-        for place, key in enumerate(keys):
-            seconds = self._costs.get(key)
-            if seconds is not None:
+    def _slow_ones(self, keys: Sequence[Any], mean: float, worth_s: float) -> Iterator[tuple[int, float]]:
+        """Places, and costs as multiples of the mean. What is known goes before what is hinted at."""
+        known = dict(self._costs.known(keys))
+        for place, seconds in known.items():
+            if seconds >= worth_s:
                 yield place, seconds / mean if mean > 0 else _UNKNOWN
-            elif self.hint is not None and (ratio := self.hint.ratio(key)) is not None:
-                yield place, ratio
+        if self.hint is not None:
+            for place, key in enumerate(keys):
+                if place not in known and (ratio := self.hint.ratio(key)) is not None:
+                    yield place, ratio
 
     def _usual_ratio(self, mean: float) -> float | None:
         """What a slow sample usually costs, as a multiple of the mean."""

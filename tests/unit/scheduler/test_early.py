@@ -94,3 +94,10 @@ def test_memory_is_bounded_and_the_dearest_stay(notes: list[tuple[int, float]], 
         costs.learn(key, seconds, threshold=0.0)
         assert len(costs) <= most
         assert costs.get(key) is not None or seconds < max((costs.get(k) or 0.0) for k in range(201))
+
+
+def test_samples_that_cost_little_beside_their_batch_are_left_in_their_turn() -> None:
+    """1,000 samples of 10 ms take 2 workers 5 s; one of 0.2 s among them holds nobody up, one of 2 s does."""
+    assert starts({5: 0.2}).choose([*range(1000)], workers=2, window=8) is None
+    assert starts({5: 2.0}).choose([*range(1000)], workers=2, window=8) is not None
+    assert starts({5: 0.2}).choose([*range(10)], workers=2, window=8) is not None
