@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._errors import CapturedError
-from .._queues import codec, layout
+from .._queues import codec, columns
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
 from .._queues.control import Batch, Flag
@@ -75,7 +75,7 @@ class Delivery:
         plan = self._book.layout(word)
         texts = texts_of_batch(self._table(batch), memory) if plan.texts else []
         rows, filled = board.field(batch, Batch.ROWS), board.field(batch, Batch.FILLED)
-        return layout.build(plan, memory, rows, filled, texts, keep)
+        return columns.build(plan, memory, rows, filled, texts, keep)
 
     def _memory(self, batch: int) -> Bytes:
         return self._board.arena.view(

@@ -8,7 +8,7 @@ from . import codec, messages
 from .arena import Arena, Stretch
 from .board import NO_LAYOUT
 from .control import ControlBlock, Header
-from .layout import Layout, learn
+from .layout import Layout, is_of, learn
 
 MOST_LAYOUTS = 64  # a dataset with more shapes than this is better served by the heap than by ever new columns
 
@@ -21,6 +21,8 @@ class LayoutBook:
         self._arena = arena
         self._layouts: list[Layout] = []
         self._words: dict[Layout, int] = {}
+        self._latest = 0
+        """The word of the sample asked about last; 0: it had none."""
 
     def layout(self, word: int) -> Layout:
         """The layout a word names."""
@@ -31,7 +33,12 @@ class LayoutBook:
 
     def word_for(self, sample: Any) -> int:
         """The word for the layout of `sample`, registering it if it is new; NO_LAYOUT if it has none."""
-        layout = learn(sample)
+        if self._latest and is_of(self._layouts[self._latest - 1], sample):
+            return self._latest  # most datasets have one layout
+        self._latest = max(0, self._word_for(learn(sample)))
+        return self._latest or NO_LAYOUT
+
+    def _word_for(self, layout: Layout | None) -> int:
         if layout is None or not _hashable(layout):
             return NO_LAYOUT
         word = self._words.get(layout)

@@ -27,7 +27,6 @@ from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
-MANY_WORKERS = 8
 
 
 class TakingBoard(Board):
@@ -295,7 +294,8 @@ class TakingBoard(Board):
         if whole_from and first == 0 and not early and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            count = min(want, tickets - first, _share(tickets, words[Header.ACTIVE]))
+            posted = (words[Header.PUBLISHED] - 1 - number) * tickets + tickets - first
+            count = min(want, tickets - first, max(1, posted // max(1, words[Header.ACTIVE])))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count, *(place - first for place in early if place > first))
         words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
@@ -411,12 +411,6 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
-
-
-def _share(tickets: int, workers: int) -> int:
-    """Most tickets of a batch that one worker takes at once. Among few workers, an equal share; among many, up to twice
-    that: a run is ten milliseconds at most, and costs as much to take and hand in whatever its length."""
-    return max(1, tickets // max(1, workers if workers < MANY_WORKERS else workers // 2))
 
 
 def unpacked(run: Run) -> Run:

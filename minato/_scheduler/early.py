@@ -145,12 +145,12 @@ class EarlyStarts:
         worth_s = max(WORTH_S, WORTH_BEGINNING * mean * len(keys) / workers)
         if self.hint is None and self._costs.at_most < worth_s:
             return None  # without a look at each
-        slow = sorted(((ratio, place) for place, ratio in self._slow_ones(keys, mean, worth_s)), key=lambda one: -one[0])
+        slow = sorted(self._slow_ones(keys, mean, worth_s), key=lambda one: -one[1])
         if not slow or len(slow) == len(keys) > 1:  # if all are slow, none is to be preferred
             return None
-        ratio = slow[0][0] if slow[0][0] < _UNKNOWN else self._usual_ratio(mean)
+        ratio = slow[0][1] if slow[0][1] < _UNKNOWN else self._usual_ratio(mean)
         lead = window // 2 if ratio is None else min(window, math.ceil(ratio * workers / len(keys)))
-        return EarlyStart([place for _, place in slow], lead)
+        return EarlyStart([place for place, _ in slow], lead)
 
     def _slow_ones(self, keys: Sequence[Any], mean: float, worth_s: float) -> Iterator[tuple[int, float]]:
         """Places, and costs as multiples of the mean. What is known goes before what is hinted at."""

@@ -15,8 +15,8 @@ from .._plan import Collate
 from .._queues import codec
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
+from .._queues.columns import Columns
 from .._queues.control import Batch, Current, Flag
-from .._queues.layout import Columns
 from .._queues.layout_book import LayoutBook
 from .._queues.mapping import Bytes
 from .._queues.rows import Column, Kind, Words, table_bytes

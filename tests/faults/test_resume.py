@@ -437,7 +437,8 @@ def test_a_worker_killed_with_stragglers_in_hand_gives_them_back(gate, in_order)
     victims = list(iterator.worker_pids.values())
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not running(victims), "both to be dead")  # or one's successor may do all the work before the other's death is there to be seen
+    # Or the successor of one may do all the work before the other's death is there to be seen.
+    until(lambda: not running(victims), "both to be dead")
     gate.open()
     assert comparable(head + rows(iterator), ordered=False) == expected
     assert after.stats().worker_restarts == 2

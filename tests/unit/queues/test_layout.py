@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from minato._queues.codec import copy_all, keep_large
-from minato._queues.layout import Columns, Layout, build, learn
+from minato._queues.columns import Columns, build
+from minato._queues.layout import Layout, is_of, learn
 from minato._queues.rows import ALIGNMENT
 
 from .samples import LEAVES, MAKERS, Maker, Pair, Single, fingerprint
@@ -71,6 +72,16 @@ def test_a_batch_written_in_runs_equals_torchs(maker: Maker, runs: list[int], ke
         assert slot.write(samples[row : row + length], row)
         row += length
     assert fingerprint(slot.build(len(samples), keep)) == fingerprint(expected)
+
+
+@PROPERTY
+@given(MAKERS, MAKERS, st.integers(0, 3))
+def test_a_sample_said_to_be_of_a_layout_is_given_that_layout(maker: Maker, other: Maker, seed: int) -> None:
+    for one, another in ((maker, maker), (maker, other)):
+        layout, sample = learn(one.make(0)), another.make(seed)
+        assume(layout is not None)
+        assert layout is not None
+        assert is_of(layout, sample) == (learn(sample) == layout)
 
 
 @PROPERTY

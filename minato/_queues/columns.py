@@ -1,0 +1,189 @@
+"""The columns of a slot: rows written and read back by workers, tensors put over them by the main process.
+
+A layout (`layout.py`) says which columns there are. Nothing here takes a lock: a row belongs to the worker that claimed
+it, a batch that is ready to the main process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .layout import Branch, Layout, Leaf, Node, NoLayout, Text, is_plain
+from .mapping import Bytes, prefault
+
+_WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
+
+
+# The classes below walk a structure with methods, not with a function that calls itself through its closure: such a
+# function is a reference cycle, and would keep samples and leased memory alive until the garbage collector comes.
+
+
+class Columns:
+    """The columns of one slot, ready for writing rows. Views are made once per slot and layout and kept."""
+
+    def __init__(self, layout: Layout, slot: Bytes, rows: int) -> None:
+        self._layout = layout
+        offsets = layout.offsets(rows)
+        self._columns = [_tensor_over(slot, o, leaf, rows) for o, leaf in zip(offsets, layout.leaves, strict=False)]
+        self._arrays = [_array_over(column, leaf) for column, leaf in zip(self._columns, layout.leaves, strict=True)]
+        self._slot = slot
+        self.row_bytes = sum(leaf.row_bytes for leaf in layout.leaves)
+        self._sizes = list(zip(offsets, (leaf.row_bytes for leaf in layout.leaves), strict=False))
+        self._touched = bytearray(rows)
+
+    def write(self, samples: Sequence[Any], row: int) -> tuple[list[Any], ...] | None:
+        """Write `samples` into consecutive rows from `row` on. Returns the lists of text leaves, or None if a sample
+        does not fit; then the rows hold nothing of value."""
+        if 0 in self._touched[row : row + len(samples)]:
+            self._touch(row, row + len(samples))
+        pen = _Pen(self._columns, self._arrays, row)
+        try:
+            fits = pen.write(self._layout.root, samples)
+        except (NoLayout, KeyError, ValueError, RuntimeError, OverflowError, TypeError):
+            return None  # default_collate will say what is wrong with it, if anything is
+        return tuple(pen.texts) if fits else None
+
+    def _touch(self, first: int, last: int) -> None:
+        """This process writes these rows for the first time."""
+        for offset, row_bytes in self._sizes:
+            if (last - first) * row_bytes >= _WORTH_MAPPING:
+                prefault(self._slot, offset + first * row_bytes, offset + last * row_bytes)
+        self._touched[first:last] = b"\1" * (last - first)
+
+    def read(self, row: int, texts: Sequence[Any]) -> Any:
+        """The sample in `row` as it was before it was written, sharing no memory with the slot."""
+        return _Reader(self._columns, self._arrays, row, texts).read(self._layout.root)
+
+
+class _Pen:
+    """Writes a list of samples, column by column."""
+
+    def __init__(self, columns: list[torch.Tensor], arrays: list[Any], row: int) -> None:
+        self._places = zip(columns, arrays, strict=True)
+        self._row = row
+        self.texts: list[list[Any]] = []
+
+    def write(self, node: Node, values: Sequence[Any]) -> bool:
+        if set(map(type, values)) != {node.type}:
+            return False
+        if isinstance(node, Leaf):
+            column, array = next(self._places)
+            return _write_leaf(node, values, column, array, self._row)
+        if isinstance(node, Text):
+            self.texts.append(list(values))
+            return True
+        return all(self.write(child, part) for child, part in zip(node.children, _split(node, values), strict=True))
+
+
+class _Reader:
+    """Reads one sample back."""
+
+    def __init__(self, columns: list[torch.Tensor], arrays: list[Any], row: int, texts: Sequence[Any]) -> None:
+        self._places = zip(columns, arrays, strict=True)
+        self._row = row
+        self._texts = iter(texts)
+
+    def read(self, node: Node) -> Any:
+        if isinstance(node, Leaf):
+            column, array = next(self._places)
+            return _read_leaf(node, column, array, self._row)
+        if isinstance(node, Text):
+            return next(self._texts)
+        return assemble(node, [self.read(child) for child in node.children], collated=False)
+
+
+def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """A container's columns: for each child, its value in every sample."""
+    if node.type is dict:
+        if set(map(tuple, values)) != {node.keys}:  # default_collate keeps the first sample's order
+            raise NoLayout
+        return [[value[key] for value in values] for key in node.keys]
+    if set(map(len, values)) != {len(node.children)}:
+        raise NoLayout
+    return list(zip(*values, strict=True))
+
+
+def _write_leaf(leaf: Leaf, values: Sequence[Any], column: torch.Tensor, array: Any, row: int) -> bool:
+    if leaf.type is torch.Tensor:
+        if values[0].shape != column.shape[1:] or {v.dtype for v in values} != {leaf.dtype}:
+            return False
+        if len(values) == 1:
+            if not is_plain(values[0]):
+                return False
+            column[row].copy_(values[0])
+        else:  # raises on unequal shapes and on tensors that require a gradient
+            torch.stack(tuple(values), 0, out=column[row : row + len(values)])
+        return True
+    if leaf.array_dtype is not None:
+        for i, value in enumerate(values, row):
+            if value.dtype != leaf.array_dtype or value.shape != leaf.shape or min(value.strides, default=0) < 0:
+                return False
+            array[i] = value
+        return True
+    array[row : row + len(values)] = values
+    return True
+
+
+def _read_leaf(leaf: Leaf, column: torch.Tensor, array: Any, row: int) -> Any:
+    if leaf.type is torch.Tensor:
+        return column[row].clone()
+    if leaf.type is np.ndarray:
+        return array[row].copy() if leaf.shape else np.array(array[row])
+    return array[row] if leaf.array_dtype is not None else array[row].item()
+
+
+# ---- main process: building the batch -------------------------------------------------------------------------------
+
+
+def build(
+    layout: Layout, memory: Bytes, rows: int, filled: int, texts: Sequence[Any], keep: Callable[[int], bool]
+) -> Any:
+    """The batch of `filled` samples over a slot of `rows` rows. Columns for whose size in bytes `keep` says no are
+    copied, so that a label the user keeps does not hold on to the images beside it."""
+    return _Builder(memory, layout.offsets(rows), filled, texts, keep).build(layout.root, in_sequence=False)
+
+
+class _Builder:
+    """Puts tensors over columns, and containers around them."""
+
+    def __init__(
+        self, memory: Bytes, offsets: list[int], filled: int, texts: Sequence[Any], keep: Callable[[int], bool]
+    ) -> None:
+        self._memory = memory
+        self._offsets = iter(offsets)
+        self._filled = filled
+        self._texts = iter(texts)
+        self._keep = keep
+
+    def build(self, node: Node, in_sequence: bool) -> Any:
+        if isinstance(node, Leaf):
+            column = _tensor_over(self._memory, next(self._offsets), node, self._filled)
+            return column if self._keep(node.row_bytes * self._filled) else column.clone()
+        if isinstance(node, Text):  # default_collate passes on what it transposed: tuples below a sequence
+            return tuple(next(self._texts)) if in_sequence else next(self._texts)
+        children = [self.build(child, node.type is not dict) for child in node.children]
+        return assemble(node, children, collated=True)
+
+
+def assemble(node: Branch, children: list[Any], collated: bool) -> Any:
+    """Put children into a container; `collated` as `default_collate` does, which turns tuples into lists."""
+    if node.type is dict:
+        return dict(zip(node.keys, children, strict=True))
+    if node.type is list or (node.type is tuple and collated):
+        return children
+    return tuple(children) if node.type is tuple else node.type(*children)
+
+
+def _tensor_over(memory: Bytes, offset: int, leaf: Leaf, rows: int) -> torch.Tensor:
+    count = rows * leaf.row_bytes // leaf.dtype.itemsize
+    if count == 0:
+        return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
+    return torch.frombuffer(memory, dtype=leaf.dtype, count=count, offset=offset).view(rows, *leaf.shape)
+
+
+def _array_over(column: torch.Tensor, leaf: Leaf) -> Any:
+    return None if leaf.type is torch.Tensor else column.numpy()
