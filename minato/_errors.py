@@ -10,6 +10,7 @@
      │    │    └── InternalError          a broken invariant: a bug in minato, please report it
      ├── RuntimeWarning
      │    ├── ForkHazardWarning           something open that processes must not share, as workers are forked
+     │    ├── RepeatedStreamWarning       every worker iterates the whole of an iterable dataset
      │    └── CopyOnWriteWarning          a large container of Python objects will be copied by every forked worker
      └── ...                              a worker's own exception arrives as its own type
 
@@ -55,6 +56,10 @@ class InternalError(MinatoError):
 
 class ForkHazardWarning(RuntimeWarning):
     """Something that must not be shared by processes is open, held or connected while workers are forked."""
+
+
+class RepeatedStreamWarning(RuntimeWarning):
+    """All workers' streams of an iterable dataset began with the same batch."""
 
 
 class CopyOnWriteWarning(RuntimeWarning):

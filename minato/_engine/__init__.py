@@ -13,6 +13,7 @@
        iterator ─► user's loop
 
 engine.py    the loop: await a ready batch, deliver it, post the next ones; deaths; close
+epochs.py    which epochs are under way, and how many of their batches are posted
 feeds.py     what to post next: tickets of the sampler's batches, or turns of the workers' streams
 delivery.py  a ready batch becomes the user's object
 iterator.py  what `iter(loader)` returns, with and without workers

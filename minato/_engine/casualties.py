@@ -1,8 +1,9 @@
 """Workers that died: their work goes to others, a new worker takes their place, and what cannot be mended is raised.
 
-A sample is suspected when a worker dies while making it. One death says little: the sample is fetched again, alone. A
-crash (a bad memory access, `abort`, an exit) that happens again was the sample's doing; SIGKILL and SIGTERM mostly come
-from outside, from the out-of-memory killer or an operator, and get one try more.
+A sample is suspected when a worker dies while making it. It is poison once it has killed `sample_retries + 1` workers,
+and never after one death, which says little: the sample is fetched again, alone. A crash (a bad memory access, `abort`,
+an exit) that happens again was the sample's doing; SIGKILL and SIGTERM mostly come from outside, from the out-of-memory
+killer or an operator, and take three.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from .mending import Mender
 from .totals import Totals
 from .verdicts import fail_collation, fail_ticket
 
-CRASHES = 2  # deaths that make a sample poison, besides `sample_retries`
-ALONE_AFTER = 2  # deaths among others in flight, after which a sample is fetched alone
+CRASHES = 2  # deaths that make a sample poison at the least: one may have been chance
 KILLS = 3  # the same, of signals that mostly come from outside
+ALONE_AFTER = 2  # deaths among others in flight, after which a sample is fetched alone
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
@@ -171,7 +172,7 @@ class Casualties:
         epoch = self._board.field(hand.batch, Batch.EPOCH)
         self._suspects[hand.batch, hand.current] += 1
         deaths = self._suspects[hand.batch, hand.current]
-        enough = self._plan.sample_retries + (KILLS if burial.code in _FROM_OUTSIDE else CRASHES)
+        enough = max(self._plan.sample_retries + 1, KILLS if burial.code in _FROM_OUTSIDE else CRASHES)
         if deaths < enough or epoch not in epochs:
             return None
         error = WorkerDied(f"{how}, as did the workers that tried this sample before")

@@ -14,7 +14,7 @@ from .._queues.layout_book import LayoutBook
 from .._queues.leases import Slots
 from .._queues.mapping import Bytes
 from .._queues.posting import PostingBoard
-from .._queues.rows import Column, Kind, Words
+from .._queues.rows import Column, Kind, Words, table_bytes
 from .._queues.texts import texts_of_batch
 from .totals import Totals
 
@@ -53,6 +53,11 @@ class Delivery:
         data = self._build(batch, self._memory(batch), codec.copy_all)
         self._slots.put_back(slot)
         return data
+
+    def payload(self, batch: int) -> tuple[bool, Bytes]:
+        """Whether a ready batch is a full one, and the bytes of its samples or its result."""
+        rows = self._board.field(batch, Batch.ROWS)
+        return self._board.filled(batch) == rows, self._memory(batch)[table_bytes(rows) :]
 
     def stream_state(self, batch: int) -> bytes | None:
         """The pickled state of a stream after `batch`, if its worker sent one."""

@@ -12,13 +12,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
-from .._plan import LoaderPlan, Order
+from .._plan import LoaderPlan, Order, Source
 from .._protocols import RemoteSide
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
 from .._scheduler.window import Window
-from .._workers.generators import mix
 from .._workers.pool import WorkerPool
 from .._workers.program import Program
 from .._workers.sync import DatasetWatch
@@ -26,17 +25,19 @@ from .ahead import Forecast
 from .away import make_away
 from .casualties import Casualties
 from .delivery import Delivery
-from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .epochs import Epochs
+from .feeds import Epoch, Feed, StreamFeed
 from .foresight import make_foresight
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import keep_until_exit, release
-from .memory import MemoryKeeper, reclaim, reuse_warm_slot
+from .memory import MemoryKeeper
 from .mending import Mender
 from .observing import KeptProfile, SampleTimes, queue_lengths
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
+from .twins import Twins
 
 
 class Engine:
@@ -68,10 +69,10 @@ class Engine:
         self._memory = keeper.take()
         self._slots = self._memory.slots
         self._in_order = plan.worker.order is Order.IN_ORDER
-        self._span = 1 + (plan.most_window if self._in_order else plan.max_deferral)
-        """Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind."""
+        # Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind.
+        span = 1 + (plan.most_window if self._in_order else plan.max_deferral)
         # Twice the window beside the span: abandoned batches may still be in hand.
-        records = max(self._span, plan.most_window) + 2 * plan.most_window
+        records = max(span, plan.most_window) + 2 * plan.most_window
         control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes, remote.lanes if remote else 0)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
@@ -84,8 +85,8 @@ class Engine:
             undo.callback(self._pool.stop)
             self._away = make_away(remote, plan, program, base_seed, self._board, self._pool, self._window)
             undo.pop_all()
-        self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
-        self._times = SampleTimes(self._board, profile, totals, self._foresight)
+        foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
+        self._times = SampleTimes(self._board, profile, totals, foresight)
         self._profile = profile
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
@@ -93,14 +94,20 @@ class Engine:
         self._hangs: Hangs | None = None
         if plan.timeout and self._mender is not None:
             self._hangs = Hangs(self._board, self._pool, plan, self._casualties, self._mender)
-        self._feed: Feed | None = None
-        self._ahead: Feed | None = None
-        """The epoch after the current one, already under way."""
-        self._forecast: Forecast | None = None
+        self._epochs = Epochs(
+            plan,
+            base_seed,
+            self._board,
+            self._slots,
+            self._pool,
+            self._away,
+            self._window,
+            foresight,
+            span,
+            first_epoch,
+        )
+        self._twins = Twins(plan.worker.num_workers if plan.worker.source is Source.ITERABLE else 0)
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
-        self._epoch = first_epoch - 1
-        self._void: list[int] = []
-        """Batches of abandoned epochs whose slots some worker may still write to."""
         keep_until_exit(self)
 
     # ---- epochs ---------------------------------------------------------------------------------------------------
@@ -108,11 +115,11 @@ class Engine:
     def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
         """Start the workers and post the first epoch's first batches. `forecast`: of the epochs to come, if the workers
         are to live on. `seed`: of the epoch, if it is not to be derived from the base seed."""
-        self._forecast = forecast
+        self._epochs.forecast = forecast
         try:
             with self._in_use, self._uninterrupted:
                 self._pool.start(self._memory.arena)  # first, as torch does: workers come up while the sampler is asked
-                self._begin(sampler, seed)
+                self._epochs.begin(sampler, seed)
         except BaseException:
             self.close()
             raise
@@ -124,45 +131,14 @@ class Engine:
             self._start_epoch(sampler, seed)
 
     def _start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
-        unchanged = self._send_dataset_changes()
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or not self._may_adopt(sampler, unchanged):
-            self._abandon(self._current, ahead)
-            self._begin(sampler, seed)
-            return
-        self._feed, self._epoch = ahead, ahead.epoch
+        if self._epochs.begin_next(sampler, seed, self._send_dataset_changes()):
+            self._totals.epochs_started_ahead += 1
+        else:
+            self._casualties.forget()
+            if self._hangs is not None:
+                self._hangs.forget()
         if self._mender is not None:
-            self._mender.forget(before=min(ahead.out, default=self._board.next_number))
-        self._totals.epochs_started_ahead += 1
-        self._top_up()
-
-    def _may_adopt(self, sampler: Iterable[Any], unchanged: bool) -> bool:
-        """Whether the epoch that is under way ahead is the one that begins now."""
-        assert self._forecast is not None
-        if unchanged and not self._current.out:
-            return self._forecast.came_true(sampler)
-        self._forecast.give_up()
-        return False
-
-    def _begin(self, sampler: Epoch, seed: int | None) -> None:
-        self._epoch += 1
-        before, self._feed = self._feed, self._make_feed(self._epoch, sampler, seed)
-        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
-            self._feed.follow(before)
-        self._top_up()
-
-    def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
-        seed = mix(self._base_seed, epoch) if seed is None else seed
-        return make_feed(epoch, seed, self._plan.worker, sampler, self._foresight)
-
-    def track(self) -> Track:
-        """The epoch that has begun, to be watched."""
-        return Track(self._current, self._base_seed, self._epoch, lock=self._in_use)
-
-    @property
-    def _current(self) -> Feed:
-        assert self._feed is not None
-        return self._feed
+            self._mender.forget(before=min(self._current.out, default=self._board.next_number))
 
     def _send_dataset_changes(self) -> bool:
         """Tell persistent workers what changed on the dataset; True if nothing did."""
@@ -171,70 +147,13 @@ class Engine:
             self._board.send_update(changes)
         return changes is None
 
-    def _abandon(self, *feeds: Feed | None) -> None:
-        """Nobody waits for these epochs any more."""
-        for feed in feeds:
-            if feed is not None:
-                self._void += feed.out
-                self._epoch = max(self._epoch, feed.epoch)
-        self._board.abandon_epochs_before(self._epoch + 1)
-        self._casualties.forget()
-        if self._hangs is not None:
-            self._hangs.forget()
-        if self._mender is not None:
-            self._mender.forget(before=self._board.next_number)
-
-    def _top_up(self) -> None:
-        """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
-        reclaim(self._void, self._slots, self._board)
-        posted = self._post_from(self._current)
-        if self._current.exhausted and self._forecast is not None and self._may_look_ahead():
-            if self._ahead is None:
-                foreseen = self._forecast.make()
-                if foreseen is not None:
-                    self._ahead = self._make_feed(self._epoch + 1, foreseen)
-            if self._ahead is not None:
-                posted += self._post_from(self._ahead)
-        if self._current.exhausted:
-            reuse_warm_slot(self._slots, self._board)
-        if posted:
-            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
-            self._away.wake()
-
-    def _may_look_ahead(self) -> bool:
-        """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
-        return not self._plan.worker.skips or self._ahead is not None or self._current.is_settled(self._board)
-
-    def _post_from(self, feed: Feed) -> int:
-        """How many workers may find something to do in what was posted."""
-        posted = 0
-        while not feed.exhausted and self._in_flight < self._window.size and self._has_room():
-            slot = self._slots.take()
-            try:
-                done = feed.post(self._board, slot)
-            except BaseException:
-                self._slots.put_back(slot)
-                raise
-            if not done:
-                self._slots.put_back(slot)
-                break
-            posted += self._board.takers_of_newest
-        if feed.exhausted:
-            self._board.note_all_posted(feed.epoch)
-        return posted
+    def track(self) -> Track:
+        """The epoch that has begun, to be watched."""
+        return Track(self._current, self._base_seed, self._epochs.number, lock=self._in_use)
 
     @property
-    def _in_flight(self) -> int:
-        return len(self._current.out) + (0 if self._ahead is None else len(self._ahead.out))
-
-    def _has_room(self) -> bool:
-        """Whether the next batch's record is free, and no sample would fall behind too far: a straggler keeps the
-        record of its own batch in use, and so does an abandoned batch that is still in some worker's hand."""
-        number = self._board.next_number
-        feeds = (self._current,) if self._ahead is None else (self._current, self._ahead)
-        straggler = min((feed.oldest for feed in feeds if feed.oldest is not None), default=number)
-        abandoned = min(self._void, default=number)
-        return number - straggler < self._span and number - abandoned < self._board.control.batches
+    def _current(self) -> Feed:
+        return self._epochs.current
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
@@ -243,10 +162,13 @@ class Engine:
         with self._in_use:
             self._check_open()
             self._away.asked()
-            with self._uninterrupted:
-                self._tend()  # before a batch is taken: an error of a policy loses none
+            with self._uninterrupted:  # before a batch is taken: an error of a policy, or in a warning, loses none
+                self._tend()
+                if self._twins.found:
+                    self._twins.tell()
             batch = self._await_batch()
             if batch is None:
+                self._times.look_at_once(self._current.out)
                 self._profile.save()
                 raise StopIteration
             with self._uninterrupted:
@@ -254,7 +176,7 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
-                    self._top_up()
+                    self._epochs.top_up()
                     self._away.returned(self._board.filled(batch))
 
     def has_batch(self) -> bool:
@@ -269,7 +191,7 @@ class Engine:
         """Read what samples cost, and adapt the number of workers if it is time."""
         self._times.look(self._current.out)
         if self._away.look():
-            self._casualties.post_again(self._current, self._ahead, self._void)
+            self._casualties.post_again(self._current, self._epochs.ahead, self._epochs.void)
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
@@ -292,16 +214,17 @@ class Engine:
             if not self._current.out:
                 if self._current.exhausted:
                     return None
-                with self._uninterrupted:
-                    self._top_up()  # nothing could be posted for want of room; a worker has put something down since
+                with self._uninterrupted:  # nothing could be posted for want of room; something was put down since
+                    self._epochs.top_up()
                 if self._current.out or self._current.exhausted:
                     continue
-            waiting_since = waiting_since or time.monotonic()
+            if waiting_since is None:
+                waiting_since = time.monotonic()
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
                 if self._scaler is not None or self._away.due is not None:
-                    self._top_up()  # the window follows the number of workers
+                    self._epochs.top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
         """Have failed samples fetched again, or left out, where the policy says so."""
@@ -309,7 +232,7 @@ class Engine:
         if mender.has_cases:
             with self._uninterrupted:
                 mender.apply(self._current)
-                self._top_up()
+                self._epochs.top_up()
                 self._pool.wake(self._board.wake_sleepers(self._board.control.records))
 
     def _wait(self, patience: Patience) -> None:
@@ -322,7 +245,7 @@ class Engine:
             self._pool.check_started()
             if dead:
                 with self._uninterrupted:
-                    self._casualties.treat(dead, self._current, self._ahead, self._void)
+                    self._casualties.treat(dead, self._current, self._epochs.ahead, self._epochs.void)
         except WorkerDied as error:
             self._broken = str(error)  # not the error itself: its traceback would keep this engine alive
             self.close()
@@ -337,13 +260,13 @@ class Engine:
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:
         """The batch has not come within `timeout`."""
         if self._away.recall(f"no batch came within timeout={self._plan.timeout} s"):
-            self._casualties.post_again(self._current, self._ahead, self._void)
+            self._casualties.post_again(self._current, self._epochs.ahead, self._epochs.void)
             patience.renew()
             return
         if patience.extend(hangs.next_moment()):
             return
         with self._uninterrupted:
-            hangs.relieve(self._current, self._ahead, self._void)
+            hangs.relieve(self._current, self._epochs.ahead, self._epochs.void)
         patience.renew()
 
     def _pick(self) -> int | None:
@@ -358,12 +281,14 @@ class Engine:
                 feed.ledger.deliver_batch(batch)
                 feed.ended(batch, self._delivery.stream_state(batch))
                 self._slots.put_back(self._board.take_slot(batch))
-                self._top_up()
+                self._epochs.top_up()
         return None
 
     def _deliver(self, batch: int) -> Any:
         feed = self._current
         if isinstance(feed, StreamFeed):
+            if not self._twins.is_over:
+                self._twins.look(feed.worker_of(batch), *self._delivery.payload(batch))
             feed.delivered(batch, self._delivery.stream_state(batch))
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
@@ -392,7 +317,7 @@ class Engine:
             return LoaderStats()
         return LoaderStats(
             workers=len(self._pool.alive),
-            batches_in_flight=self._in_flight,
+            batches_in_flight=self._epochs.in_flight,
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,

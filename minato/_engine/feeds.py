@@ -294,6 +294,10 @@ class StreamFeed(Feed):
         places = {**dict(enumerate(self._streams)), **dict(reversed(on_the_way))}
         return StreamProgress(len(places), turn, tuple(places[worker] for worker in range(len(places))))
 
+    def worker_of(self, batch: int) -> int:
+        """Whose stream an outstanding batch is of."""
+        return self._turns[batch]
+
     def unfinished(self, worker: int) -> bool:
         """Whether a worker's stream has not ended."""
         return worker in self._active or worker in self._turns.values()

@@ -12,7 +12,7 @@ from .._queues.posting import PostingBoard
 from .._records import QueueMoment
 from .._scheduler.early import make_hint
 from .._scheduler.history import ThinnedHistory
-from .._scheduler.profile import Profile
+from .._scheduler.profile import CostProfile, Profile
 from .._scheduler.replay import Recorder
 from .._scheduler.threshold import ThresholdRule
 from .foresight import Foresight
@@ -109,13 +109,17 @@ class SampleTimes:
         """Read what is new, unless that was done just now, and tell the workers the threshold. `out`: batches posted
         and not delivered."""
         now = self._clock()
-        if now < self._next:
-            return
-        self._next = now + PERIOD_S
+        if now >= self._next:
+            self._next = now + PERIOD_S
+            self.look_at_once(out)
+
+    def look_at_once(self, out: Sequence[int]) -> None:
+        """The same, whenever the last time was."""
         for worker, since in enumerate(self._read):
             runs, self._read[worker] = self._board.read_times(worker, since)
-            for samples, nanoseconds in runs:
-                self._count(samples, nanoseconds * 1e-9)
+            if runs:
+                self._count([run for run in runs if run[0] >= 0], self._profile.made)
+                self._count([(-samples, took) for samples, took in runs if samples < 0], self._profile.cached)
             self._count_parks(worker)
         threshold = self._profile.made.threshold
         self._board.set_threshold(threshold)
@@ -128,14 +132,14 @@ class SampleTimes:
         self._parks[worker] = now
         self._totals.samples_parked += now - before if now >= before else now  # a new worker counts anew
 
-    def _count(self, samples: int, seconds: float) -> None:
-        kind, samples = self._profile.of(from_cache=samples < 0), max(1, abs(samples))
-        slow = kind.observe(seconds / samples, samples=samples)
-        self._recorder.cost(seconds / samples, samples, kind is self._profile.cached)
-        if slow:
-            self._totals.samples_slow += samples
-        else:
-            self._totals.samples_fast += samples
+    def _count(self, runs: Sequence[tuple[int, int]], kind: CostProfile) -> None:
+        """(samples, nanoseconds) of runs of one kind."""
+        counts = [max(1, samples) for samples, _ in runs]
+        costs = [nanoseconds * 1e-9 / samples for (_, nanoseconds), samples in zip(runs, counts, strict=True)]
+        slow = kind.observe_runs(costs, counts)
+        self._recorder.costs(costs, counts, kind is self._profile.cached)
+        self._totals.samples_slow += slow
+        self._totals.samples_fast += sum(counts) - slow
 
 
 class QueueWatch:

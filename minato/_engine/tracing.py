@@ -115,7 +115,7 @@ class TracedEngine(Engine):
         self._note_epoch()
 
     def _note_epoch(self) -> None:
-        self.log.event(Kind.EPOCH, _now(), index=self._epoch)
+        self.log.event(Kind.EPOCH, _now(), index=self._epochs.number)
         self._recorder.flush()
 
     def _await_batch(self) -> int | None:
@@ -133,7 +133,7 @@ class TracedEngine(Engine):
     def _note_queues(self) -> None:
         """What is left besides the batch that is about to be delivered."""
         self.log.queue("ready", self._board.count_ready(self._current.out) - 1)
-        self.log.queue("in_flight", self._in_flight - 1)
+        self.log.queue("in_flight", self._epochs.in_flight - 1)
         self.log.queue("workers", self._pool.active, changes_only=True)
         parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
         self.log.queue("parked", parked, changes_only=True)

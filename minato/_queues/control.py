@@ -310,6 +310,11 @@ class ControlBlock:
         """Index of the first word of a worker's record."""
         return self._worker_base + worker * _WORKER_WORDS
 
+    def phases(self, workers: int) -> list[int]:
+        """What each of the first `workers` workers said it was doing."""
+        first = self._worker_base + Worker.PHASE
+        return self.words[first : first + workers * _WORKER_WORDS : _WORKER_WORDS].tolist()
+
     def parked(self, worker: int, entry: int) -> int:
         """Index of the first word of an entry of a worker's temp queue."""
         return self._parked_base + (worker * PARKED_PER_WORKER + entry) * _PARKED_WORDS

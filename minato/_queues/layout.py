@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,10 @@ class Leaf:
     shape: tuple[int, ...]
     array_dtype: np.dtype[Any] | None = None
     """The dtype of numpy leaves, which must match exactly."""
+    row_bytes: int = field(init=False, compare=False)
 
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "row_bytes", math.prod(self.shape) * self.dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ def is_of(layout: Layout, sample: Any) -> bool:
 
 
 def _fits(node: Node, value: Any) -> bool:
-    if type(value) is not node.type:
+    kind: object = type(value)  # a name of its own: a type checker would take the value for a mere object
+    if kind is not node.type:
         return False
     if isinstance(node, Branch):
         children, keys = _branch(value, node.type)

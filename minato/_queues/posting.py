@@ -84,7 +84,7 @@ class PostingBoard(Board):
         # Whoever went to sleep before the last batch was published is seen without the lock; who tries to later, sees
         # that batch.
         here, lanes = self.control.records_here, self.control.lanes
-        if not any(self.phase(worker) == Phase.ASLEEP for worker in range(here)):
+        if Phase.ASLEEP not in self.control.phases(here):
             return []
         woken: list[int] = []
         with self._lock:

@@ -27,6 +27,8 @@ from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
+MANY_WORKERS = 8
+MANY_TICKETS = 64
 
 
 class TakingBoard(Board):
@@ -294,8 +296,8 @@ class TakingBoard(Board):
         if whole_from and first == 0 and not early and want > 1 and want * whole_from >= tickets:
             count = tickets
         else:
-            posted = (words[Header.PUBLISHED] - 1 - number) * tickets + tickets - first
-            count = min(want, tickets - first, max(1, posted // max(1, words[Header.ACTIVE])))
+            posted = (words[Header.PUBLISHED] - number) * tickets - first
+            count = min(want, tickets - first, _share(tickets, posted, words[Header.ACTIVE]))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count, *(place - first for place in early if place > first))
         words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
@@ -411,6 +413,17 @@ class TakingBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _share(tickets: int, posted: int, workers: int) -> int:
+    """Most tickets of a batch that one worker takes at once: what is behind a slow sample in a run waits for it. Among
+    few workers, an equal share of the batch; among many, up to twice that. Of a batch of many tickets, an equal share
+    of all that are posted: a run is ten milliseconds at most, and costs as much to take and hand in whatever its
+    length."""
+    workers = max(1, workers)
+    if tickets >= MANY_TICKETS:
+        return max(1, posted // workers)
+    return max(1, tickets // (workers if workers < MANY_WORKERS else workers // 2))
 
 
 def unpacked(run: Run) -> Run:

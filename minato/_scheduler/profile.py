@@ -11,6 +11,8 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,28 @@ class CostProfile:
         if self._until_reconsidered <= 0:
             self._until_reconsidered = RECONSIDER_EVERY
             self._threshold.reconsider(self._totals.ordered)
+        return slow
+
+    def observe_runs(self, costs: Sequence[float], counts: Sequence[int]) -> int:
+        """The same for many runs at once, in a fraction of the time: what a sample of each cost on average, and how
+        many samples it had. Returns how many samples count as slow."""
+        slow = first = 0
+        while first < len(costs):  # the threshold is reconsidered after as many runs as if they came one by one
+            last = first + self._until_reconsidered
+            part, samples = costs[first:last], counts[first:last]
+            if not 0 <= min(part) <= max(part) < math.inf:
+                raise ValueError(f"a sample's cost must be a number of seconds from 0 on, got {min(part)!r}")
+            judged = self._threshold.judge_all(part)
+            slow += sum(compress(samples, judged))
+            self._samples += len(part)
+            self._slow += sum(judged)
+            self._totals.extend(part)
+            self._note_work(sum(map(mul, part, samples)), sum(samples))
+            self._until_reconsidered -= len(part)
+            if self._until_reconsidered <= 0:
+                self._until_reconsidered = RECONSIDER_EVERY
+                self._threshold.reconsider(self._totals.ordered)
+            first = last
         return slow
 
     def _note_work(self, seconds: float, samples: int) -> None:

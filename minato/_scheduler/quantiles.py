@@ -34,6 +34,10 @@ class SlidingWindow:
         self._values.append(value)
         self._ordered = None
 
+    def extend(self, values: Iterable[float]) -> None:
+        self._values.extend(values)
+        self._ordered = None
+
     def __len__(self) -> int:
         return len(self._values)
 

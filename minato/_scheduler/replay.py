@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 
 from .climbing import ClimbingPolicy
 from .policy import Decision, Observation, Policy, WorkerLimits
@@ -43,6 +44,10 @@ class Recorder:
     def cost(self, seconds: float, samples: int, from_cache: bool) -> None:
         """A `CostEvent`."""
         self._costs.append((seconds, samples, from_cache))
+
+    def costs(self, seconds: Sequence[float], samples: Sequence[int], from_cache: bool) -> None:
+        """One for each of several."""
+        self._costs.extend(zip(seconds, samples, repeat(from_cache), strict=False))
 
     def observed(self, observation: Observation, limits: WorkerLimits) -> None:
         if limits != self._limits:  # another pool: what was seen before belongs to other limits

@@ -88,6 +88,14 @@ class Threshold:
         self._flagged += slow
         return slow
 
+    def judge_all(self, costs: Sequence[float]) -> list[bool]:
+        """Whether each of several samples is slow."""
+        limit = self.seconds
+        judged = [False] * len(costs) if limit is None else [cost > limit for cost in costs]
+        self._flags.extend(judged)
+        self._flagged = sum(self._flags)
+        return judged
+
     def reconsider(self, ordered: Sequence[float]) -> None:
         """Decide anew, from the costs in the window (ascending)."""
         wanted = self._rule.slow_timeout

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.utils.data
+from torch.utils.data import IterableDataset, get_worker_info
 
 import minato
 from minato.errors import ForkHazardWarning
@@ -85,6 +86,7 @@ MODES: dict[int, tuple[str, ...]] = {
         "tests/compat/test_random.py::test_the_same_seed_gives_the_same_samples_for_any_number_of_workers",
     ),
     14: (
+        f"{HERE}::test_14_streams_that_all_workers_repeat_are_warned_about",
         "tests/compat/test_datasets.py::test_each_worker_has_the_whole_stream_unless_the_dataset_shards_it",
         "tests/compat/test_arguments.py::test_a_stream_that_every_worker_repeats_is_warned_about_with_advice",
     ),
@@ -412,6 +414,30 @@ def test_21_an_open_file_is_named(tmp_path):
     theirs, ours = on_both(body)
     assert theirs.value == []
     assert ours.value == ["ForkHazardWarning"]
+
+
+class Numbers(IterableDataset):
+    """Every worker yields all numbers, or only its own."""
+
+    def __init__(self, divided):
+        self.divided = divided
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if self.divided else (0, 1)
+        return iter(range(first, 12, step))
+
+
+@pytest.mark.parametrize("size", [None, 2], ids=["samples", "batches"])
+def test_14_streams_that_all_workers_repeat_are_warned_about(size):
+    """torch's loader says so only where `len` was asked and is too small."""
+
+    def body(divided, loader_class):
+        loader = loader_class(Numbers(divided), size, num_workers=2, collate_fn=list if size else None)
+        return told_by(lambda: list(loader))
+
+    assert [outcome.value for outcome in on_both(partial(body, False))] == [[], ["RepeatedStreamWarning"]]
+    assert [outcome.value for outcome in on_both(partial(body, True))] == [[], []]
 
 
 class CountsStarts:

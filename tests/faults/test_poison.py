@@ -58,9 +58,9 @@ def test_a_crash_that_repeats_is_raised_with_the_sample(in_order, marks):
     assert len(marks.pids("death")) == 2
 
 
-@pytest.mark.parametrize(("way", "deaths"), [("SIGSEGV", 4), ("SIGKILL", 5)])
-def test_sample_retries_are_further_deaths(way, deaths, marks):
-    loader = DataLoader(DiesAlways(LENGTH, 17, marks, way), BATCH, num_workers=2, sample_retries=2)
+@pytest.mark.parametrize(("retries", "way", "deaths"), [(1, "SIGSEGV", 2), (3, "SIGSEGV", 4), (3, "SIGKILL", 4)])
+def test_a_sample_is_poison_after_one_death_more_than_sample_retries(retries, way, deaths, marks):
+    loader = DataLoader(DiesAlways(LENGTH, 17, marks, way), BATCH, num_workers=2, sample_retries=retries)
     with caught_warnings(), pytest.raises(WorkerDied, match=r"sample index 17\b"):
         list(loader)
     assert len(marks.pids("death")) == deaths

@@ -1,0 +1,163 @@
+"""Which epochs are under way, and how many of their batches are posted: the feeding half of the engine.
+
+There is the epoch being delivered, the one after it where that could be begun ahead, and what workers still have in
+hand of abandoned ones. Called by the consuming thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .._plan import LoaderPlan
+from .._queues.leases import Slots
+from .._queues.posting import PostingBoard
+from .._scheduler.window import Window
+from .._workers.generators import mix
+from .._workers.pool import WorkerPool
+from .ahead import Forecast
+from .away import Nobody
+from .feeds import Epoch, Feed, StreamFeed, make_feed
+from .foresight import Foresight
+from .memory import reclaim, reuse_warm_slot
+
+
+class Epochs:
+    """Posts the batches of one engine's epochs."""
+
+    def __init__(
+        self,
+        plan: LoaderPlan,
+        base_seed: int,
+        board: PostingBoard,
+        slots: Slots,
+        pool: WorkerPool,
+        away: Nobody,
+        window: Window,
+        foresight: Foresight | None,
+        span: int,
+        first_epoch: int,
+    ) -> None:
+        """`span`: batches from the oldest with an undelivered sample to the newest. `first_epoch`: the number of the
+        epoch to begin with."""
+        self._plan = plan
+        self._base_seed = base_seed
+        self._board = board
+        self._slots = slots
+        self._pool = pool
+        self._away = away
+        self._window = window
+        self._foresight = foresight
+        self._span = span
+        self.number = first_epoch - 1
+        """Of the epoch being delivered, among those of the base seed."""
+        self._feed: Feed | None = None
+        self.ahead: Feed | None = None
+        """The epoch after the current one, already under way."""
+        self.forecast: Forecast | None = None
+        """Of the epochs to come, if the workers are to live on."""
+        self.void: list[int] = []
+        """Batches of abandoned epochs whose slots some worker may still write to."""
+
+    @property
+    def current(self) -> Feed:
+        """The epoch being delivered."""
+        assert self._feed is not None
+        return self._feed
+
+    # ---- from epoch to epoch ----------------------------------------------------------------------------------------
+
+    def begin(self, sampler: Epoch, seed: int | None) -> None:
+        """Begin an epoch from the start. `seed`: if it is not to be derived from the base seed."""
+        self.number += 1
+        before, self._feed = self._feed, self._make_feed(self.number, sampler, seed)
+        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
+            self._feed.follow(before)
+        self.top_up()
+
+    def begin_next(self, sampler: Iterable[Any], seed: int | None, unchanged: bool) -> bool:
+        """Begin another epoch, the one that is under way ahead if it is the same; what was left of the one before is
+        abandoned. `unchanged`: the dataset is as it was. True: it was under way."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or not self._may_adopt(sampler, unchanged):
+            self._abandon(self.current, ahead)
+            self.begin(sampler, seed)
+            return False
+        self._feed, self.number = ahead, ahead.epoch
+        self.top_up()
+        return True
+
+    def _make_feed(self, epoch: int, sampler: Epoch, seed: int | None = None) -> Feed:
+        seed = mix(self._base_seed, epoch) if seed is None else seed
+        return make_feed(epoch, seed, self._plan.worker, sampler, self._foresight)
+
+    def _may_adopt(self, sampler: Iterable[Any], unchanged: bool) -> bool:
+        """Whether the epoch that is under way ahead is the one that begins now."""
+        assert self.forecast is not None
+        if unchanged and not self.current.out:
+            return self.forecast.came_true(sampler)
+        self.forecast.give_up()
+        return False
+
+    def _abandon(self, *feeds: Feed | None) -> None:
+        """Nobody waits for these epochs any more."""
+        for feed in feeds:
+            if feed is not None:
+                self.void += feed.out
+                self.number = max(self.number, feed.epoch)
+        self._board.abandon_epochs_before(self.number + 1)
+
+    # ---- batches ----------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Batches posted and not delivered."""
+        return len(self.current.out) + (0 if self.ahead is None else len(self.ahead.out))
+
+    def top_up(self) -> None:
+        """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
+        reclaim(self.void, self._slots, self._board)
+        posted = self._post_from(self.current)
+        if self.current.exhausted and self.forecast is not None and self._may_look_ahead():
+            if self.ahead is None:
+                foreseen = self.forecast.make()
+                if foreseen is not None:
+                    self.ahead = self._make_feed(self.number + 1, foreseen)
+            if self.ahead is not None:
+                posted += self._post_from(self.ahead)
+        if self.current.exhausted:
+            reuse_warm_slot(self._slots, self._board)
+        if posted:
+            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
+            self._away.wake()
+
+    def _may_look_ahead(self) -> bool:
+        """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""
+        return not self._plan.worker.skips or self.ahead is not None or self.current.is_settled(self._board)
+
+    def _post_from(self, feed: Feed) -> int:
+        """How many workers may find something to do in what was posted."""
+        posted = 0
+        while not feed.exhausted and self.in_flight < self._window.size and self._has_room():
+            slot = self._slots.take()
+            try:
+                done = feed.post(self._board, slot)
+            except BaseException:
+                self._slots.put_back(slot)
+                raise
+            if not done:
+                self._slots.put_back(slot)
+                break
+            posted += self._board.takers_of_newest
+        if feed.exhausted:
+            self._board.note_all_posted(feed.epoch)
+        return posted
+
+    def _has_room(self) -> bool:
+        """Whether the next batch's record is free, and no sample would fall behind too far: a straggler keeps the
+        record of its own batch in use, and so does an abandoned batch that is still in some worker's hand."""
+        number = self._board.next_number
+        feeds = (self.current,) if self.ahead is None else (self.current, self.ahead)
+        straggler = min((feed.oldest for feed in feeds if feed.oldest is not None), default=number)
+        abandoned = min(self.void, default=number)
+        return number - straggler < self._span and number - abandoned < self._board.control.batches
