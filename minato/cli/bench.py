@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,12 @@ _EXAMPLES = """examples:
                                                  your own dataset: the figure that counts
   minato bench --json > bench.json               for machines
 
-exit status: 0, or 1 where minato was slower than torch's loader in the same setting, or 2 for a mistake in the call
+Each loader is made in the settings people use: torch's without workers, with workers, out of order, persistent;
+minato's in the same ones, in order, and adaptive where samples wait. A simulated accelerator takes the batches. "of
+bound" is the share of what the workers or the accelerator can do at most.
+
+exit status: 0; 1 where minato was slower than torch's loader in the same setting; 2 for a mistake in the call; 3 if a
+sample was lost or came twice
 """
 
 
@@ -37,6 +44,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--workers", type=int, help="with --mine (default: the cores this process may use)")
     parser.add_argument("--collate", metavar="MODULE:FUNCTION", help="with --mine: your collate_fn")
     parser.add_argument("--step", type=float, default=0.0, metavar="SECONDS", help="with --mine: a training step")
+    parser.add_argument("--details", action="store_true", help="print a table of all loaders for each workload too")
     parser.add_argument("--rounds", type=int, default=2, help="visits to each arm (default 2)")
     parser.add_argument("--seconds", type=float, default=0.5, help="least seconds of a visit (default 0.5)")
     parser.add_argument("--html", type=Path, default=Path("bench.html"), help="the page (default bench.html)")
@@ -50,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
         raise UserError("--rounds must be at least 1 and --seconds above 0")
     _need_extra()
     from ..bench import running, showing, verdict
+    from ..bench.datasets import WrongBatchError
     from ..bench.workloads import WORKLOADS
 
     if options.list:
@@ -58,18 +67,24 @@ def run(options: argparse.Namespace) -> int:
     workloads = _chosen(options, WORKLOADS)
     titles = {workload.name: workload.title for workload in workloads}
     machine = running.this_machine()
-    results = _run_with_progress(workloads, options, machine.cores)
+    began = time.monotonic()
+    try:
+        results = _run_with_progress(workloads, options, machine.cores)
+    except WrongBatchError as error:
+        sys.stderr.write(f"minato: not every sample came exactly once: {error}\n")
+        return 3
     comparisons = verdict.compare(results)
     if options.json:
         json.dump(showing.as_plain(machine, results, comparisons), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        _print(showing.tables(results, comparisons, titles), verdict.in_words(comparisons))
+        tables = showing.tables(results, comparisons, titles) if options.details else []
+        _print([*tables, showing.summary(results, comparisons, titles)], verdict.in_words(comparisons))
     try:
         options.html.write_text(showing.page(machine, results, comparisons, titles), encoding="utf-8")
     except OSError as error:
         raise UserError(f"the page could not be written to {options.html}: {error.strerror}; change --html") from None
-    sys.stderr.write(f"plots and all figures: {options.html}\n")
+    sys.stderr.write(f"plots and all figures: {options.html} ({time.monotonic() - began:.0f} s)\n")
     return int(any(comparison.word == "slower" for comparison in comparisons))
 
 
@@ -105,9 +120,10 @@ def _run_with_progress(workloads: list[Any], options: argparse.Namespace, cores:
     # Redrawn only when told: a thread that draws would take time from the loaders that are measured.
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
         task = progress.add_task("", total=running.count_visits(workloads, options.rounds, cores))
+        done = itertools.count()
 
         def tell(what: str) -> None:
-            progress.update(task, advance=1, description=what, refresh=True)
+            progress.update(task, completed=next(done), description=what, refresh=True)
 
         return running.run(workloads, options.rounds, options.seconds, cores, tell)
 

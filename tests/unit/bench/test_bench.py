@@ -108,8 +108,8 @@ def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.Ca
     [
         (["--only", "nothing"], "no workload is called 'nothing'"),
         (["--rounds", "0"], "--rounds must be at least 1"),
-        (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found"),
-        (["--mine", "nocolon"], "needs MODULE:FUNCTION"),
+        (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found from"),
+        (["--mine", "nocolon"], "is needed as MODULE:NAME"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
