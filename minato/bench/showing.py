@@ -65,6 +65,59 @@ def tables(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titl
     return made
 
 
+SUMMARY = (
+    "workload",
+    "torch, samples/s",
+    "minato, samples/s",
+    "x torch",
+    "of bound",
+    "accelerator busy",
+    "first batch, ms",
+    "verdict",
+)
+
+
+def summary_cells(name: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> tuple[str, ...] | None:
+    """One workload in one line: both loaders in their default settings with workers."""
+    found = next((c for c in comparisons if c.workload == name and is_default(c.arm)), None)
+    if found is None:
+        return None
+    ours, theirs = (
+        next(each for each in results if (each.workload, each.arm) == (name, arm)) for arm in (found.arm, found.against)
+    )
+    busy = [each.utilisation for each in (theirs, ours) if each.utilisation is not None]
+    slower = sum(c.workload == name and c.word == "slower" for c in comparisons)
+    return (
+        name,
+        f"{theirs.samples_per_s:,.0f}",
+        f"{ours.samples_per_s:,.0f}",
+        f"{found.ratio:.2f}",
+        f"{ours.samples_per_s / ours.bound_samples_per_s:.2f}",
+        " → ".join(f"{100 * share:.0f} %" for share in busy),
+        f"{1e3 * theirs.first_batch_s:,.0f} → {1e3 * ours.first_batch_s:,.0f}",
+        found.word if not slower or found.word == "slower" else f"{found.word}, but slower in {slower} settings",
+    )
+
+
+def is_default(arm: str) -> bool:
+    """Whether an arm of minato has workers and is otherwise as people make it."""
+    return arm.startswith("minato") and arm.endswith(("worker", "workers")) and "no worker" not in arm
+
+
+def summary(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> Table:
+    """One line per workload, for a terminal."""
+    from rich.table import Table
+
+    table = Table(title="torch → minato, same workers, default settings", title_justify="left", title_style="bold")
+    for column in SUMMARY:
+        table.add_column(column, justify="left" if column in ("workload", "verdict") else "right")
+    for name in titles:
+        cells_of = summary_cells(name, results, comparisons)
+        if cells_of is not None:
+            table.add_row(*cells_of, style="red" if "slower" in cells_of[-1] else "")
+    return table
+
+
 def as_plain(machine: Machine, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Everything as plain data, seconds and bytes."""
     return {
@@ -86,7 +139,15 @@ def page(
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; Python {machine.python}, "
         f"torch {machine.torch}, minato {machine.minato}"
     )
-    return _PAGE.format(words=words, about=about, plots=plots, sections=sections)
+    short = _summary_section(results, comparisons, titles)
+    return _PAGE.format(words=words, about=about, plots=plots, summary=short, sections=sections)
+
+
+def _summary_section(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in SUMMARY)
+    lines = [found for name in titles if (found := summary_cells(name, results, comparisons))]
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _section(name: str, title: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> str:
@@ -111,9 +172,7 @@ def _plots(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titl
     names = list(titles)
     figures = [Figure(figsize=(9, 0.55 * len(names) + 1.4), layout="constrained")]
     axes = figures[0].subplots()
-    plain = {
-        c.workload: c.ratio for c in comparisons if c.arm.endswith(("worker", "workers")) and "no worker" not in c.arm
-    }
+    plain = {c.workload: c.ratio for c in comparisons if is_default(c.arm)}
     axes.barh(names, [plain[name] for name in names], color=["#1f77b4" if plain[n] >= 1 else "#d62728" for n in names])
     axes.axvline(1.0, color="#888", linewidth=1)
     axes.invert_yaxis()
@@ -174,8 +233,18 @@ _PAGE = """<!doctype html>
 </style>
 <h1>minato bench</h1><p><small>{about}</small></p>
 <p><strong>{words}</strong></p>
-<p>Each row is one way to make a loader. The arms of a workload ran in turn; medians are over epochs; every epoch was
-checked: each sample came exactly once. The bound is what the workers or the simulated accelerator can do at most.</p>
-{plots}{sections}
+<p>torch → minato, same number of workers, default settings:</p>
+{summary}
+{plots}
+<h2>All loaders</h2>
+<p>Each row is one way to make a loader. The rows of a workload were measured in turn; figures are medians over epochs,
+the range is that of epochs. In every epoch each sample came exactly once: had one not, there would be no page.
+<b>x torch</b>: samples per second against torch's loader in the same setting. <b>of bound</b>: share of what the
+workers or the simulated accelerator can do at most, which is estimated from a few samples: a little above 1 occurs.
+<b>accelerator busy</b>: share of the time in which the simulated accelerator worked, where there is one. <b>first
+batch</b>: from asking for the first epoch to its first batch. <b>epoch gap</b>: from the last step of an epoch to the
+first batch of the next. <b>cores</b>: CPU seconds per second of all processes. <b>memory</b>: the most that all
+processes used beyond what was there before.</p>
+{sections}
 </html>
 """
