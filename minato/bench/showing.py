@@ -113,10 +113,10 @@ def summary(results: Sequence[ArmResult], comparisons: Sequence[Comparison], tit
 
     title = "torch → minato, same number of workers, default settings"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    widest = {"torch samples/s": 9, "minato samples/s": 9, "first batch ms": 11, "of bound": 5}
+    widths = {"torch samples/s": 9, "minato samples/s": 9, "x torch": 7, "of bound": 5, "busy %": 7}
     for column in SUMMARY:
         left = column in ("workload", "verdict")
-        table.add_column(column, justify="left" if left else "right", no_wrap=False, min_width=widest.get(column, 7))
+        table.add_column(column, justify="left" if left else "right", width=widths.get(column))
     for name in titles:
         cells_of = summary_cells(name, results, comparisons)
         if cells_of is not None:
