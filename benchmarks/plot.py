@@ -109,7 +109,7 @@ def _ratios(bars: Sequence[Bar], out: Path, title: str, words: str) -> None:
     axes.axvline(1.0, color=INK, linewidth=1)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=10)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.35 * max(max(bar.value, bar.high) for bar in bars))
+    axes.set_xlim(0, 1.42 * max(max(bar.value, bar.high) for bar in bars))
     axes.set_title(title, loc="left", fontsize=12, color=INK)
     axes.set_xlabel(words, fontsize=9, color=FAINT, loc="left")
     for side in ("top", "right", "left"):

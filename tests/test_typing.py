@@ -9,16 +9,15 @@ ROOT = Path(__file__).parent.parent
 USES = Path(__file__).parent / "typing" / "uses.py"
 
 
-def test_a_strict_type_checker_accepts_proper_uses_and_finds_the_others(tmp_path: Path) -> None:
+def test_a_strict_type_checker_accepts_proper_uses_and_finds_the_others() -> None:
     marked = {
         number: set(found[1].replace(" ", "").split(","))
         for number, line in enumerate(USES.read_text(encoding="utf-8").splitlines(), 1)
         if (found := re.search(r"# error: (.+)$", line))
     }
     assert marked
-    options = ["--strict", "--no-error-summary", "--show-error-codes", "--no-pretty", "--config-file", ""]
-    # One cache for all runs of the tests: without it, torch is read anew each time.
-    command = [sys.executable, "-m", "mypy", *options, str(USES)]
+    # The options of pyproject.toml, strict among them, and so the cache of `mypy`: without it torch is read anew.
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-pretty", str(USES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
     found: dict[int, set[str]] = {}
     for line in done.stdout.splitlines():
