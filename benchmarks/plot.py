@@ -62,7 +62,8 @@ def draw_transport(document: dict[str, Any], out: Path) -> None:
     machine = document["machine"]
     cores = machine.get("cores", "?")
     title = "samples per second, minato ÷ torch's DataLoader, same settings"
-    _ratios(bars, out, title, f"medians of {document['repeats']}, whiskers: lowest and highest repeat; {cores} cores")
+    spread = ", whiskers: lowest and highest repeat" if any(bar.low < bar.high for bar in bars) else ""
+    _ratios(bars, out, title, f"medians of {document['repeats']}{spread}; {cores} cores")
 
 
 # ---- pipelines, peers ------------------------------------------------------------------------------------------------
@@ -102,7 +103,8 @@ def _ratios(bars: Sequence[Bar], out: Path, title: str, words: str) -> None:
     for row, bar in enumerate(bars):
         colour = SLOWER if bar.value < 0.97 else THEIRS if bar.label.startswith("torch") else OURS
         axes.barh(row, bar.value, height=0.62, color=colour)
-        axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
+        if bar.low < bar.high:
+            axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
         end = max(bar.value, bar.high)
         axes.text(end, row, f"  {bar.value:.2f}", va="center", color=INK, fontsize=10, fontweight="bold")
         axes.text(end, row, f"            {bar.note}", va="center", color=FAINT, fontsize=9)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -61,6 +62,17 @@ def test_the_version_is_stated_in_one_place() -> None:
     files = [ROOT / "pyproject.toml", *sorted((ROOT / "minato").rglob("*.py"))]
     found = [path.relative_to(ROOT).as_posix() for path in files if stated.search(path.read_text(encoding="utf-8"))]
     assert found == ["minato/__init__.py"]
+
+
+def test_uses_of_the_public_api_are_read_by_the_type_checker() -> None:
+    """`.ci/run` calls mypy with the options of pyproject.toml; strict ones find errors that were expected in vain."""
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+    assert options["strict"] is True
+    assert {"minato", "tests/typing"} <= set(options["files"])
+    uses = (ROOT / "tests" / "typing" / "uses.py").read_text(encoding="utf-8")
+    assert {f"minato.{name}" for name in ("DataLoader", "patch", "diagnose", "S3Dataset")} <= set(
+        re.findall(r"minato\.\w+", uses)
+    )
 
 
 def test_the_sdist_carries_what_the_tests_and_documents_need(sdist: Path) -> None:
