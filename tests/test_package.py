@@ -5,12 +5,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import minato
 

@@ -1,7 +1,7 @@
 """How typed programs use minato. `mypy` reads it with the package (pyproject.toml, `files`); nobody runs it.
 
-Lines at the end with `type: ignore` are improper uses: strict mypy complains of an ignored error that is not there, so a
-surface that were typed as Any would be found out.
+Lines at the end with `type: ignore` are improper uses: strict mypy complains of an ignored error that is not there, so
+a surface typed as Any would be found out.
 """
 
 from collections.abc import Iterator
