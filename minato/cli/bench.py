@@ -13,15 +13,15 @@ from typing import Any
 from .errors import UserError
 
 _EXAMPLES = """examples:
-  minato bench                                   all built-in workloads, about two minutes
+  minato bench                                   all built-in workloads, under two minutes
   minato bench --only cheap images --rounds 5    some of them, more carefully
   minato bench --mine train:make_dataset --batch-size 32 --workers 4
                                                  your own dataset: the figure that counts
   minato bench --json > bench.json               for machines
 
 Each loader is made in the settings people use: torch's without workers, with workers, out of order, persistent;
-minato's in the same ones, in order, and adaptive where samples wait. A simulated accelerator takes the batches. "of
-bound" is the share of what the workers or the accelerator can do at most.
+minato's in the same ones, in order, and adaptive. A simulated accelerator takes the batches; "busy" is the share of the
+time in which it worked. "of bound" is the share of what the workers or the accelerator can do at most.
 
 exit status: 0; 1 where minato was slower than torch's loader in the same setting; 2 for a mistake in the call; 3 if a
 sample was lost or came twice
