@@ -19,6 +19,7 @@ Where things are, in the order a sample meets them:
     _patching.py     minato.patch(): minato in code that imports torch's loader
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
+    compat.py        what to know about a loader beside DistributedSampler and under torchrun
     diagnose/        what bounds a loader, and a better one: minato.diagnose, minato.optimize
     storage/         reading from S3: dataset, file, byte caches
     cli/             the command `minato`
@@ -27,6 +28,7 @@ docs/journey-of-a-sample.md follows one sample through all of it. Nothing runs o
 """
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from torch.utils.data import get_worker_info as get_worker_info
@@ -87,12 +89,25 @@ _LATER: dict[str, str] = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module 'minato' has no attribute {name!r}")
-    value = getattr(_import_module(_LATER[name], __name__), name)
-    globals()[name] = value
-    return value
+if TYPE_CHECKING:  # the same names for type checkers, which run no `__getattr__`
+    from ._pipeline.marks import deterministic as deterministic
+    from ._pipeline.marks import stochastic as stochastic
+    from .diagnose import run as diagnose
+    from .diagnose.optimising import optimize as optimize
+    from .storage import S3Dataset as S3Dataset
+    from .storage import S3File as S3File
+    from .storage import cached_bytes as cached_bytes
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module 'minato' has no attribute {name!r}")
+        value = getattr(_import_module(_LATER[name], __name__), name)
+        globals()[name] = value
+        return value
+
+
+del TYPE_CHECKING
 
 
 # Methods of a loader whose code is in packages that `import minato` does not load, and that inner modules do not know.

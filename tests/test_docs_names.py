@@ -12,7 +12,9 @@ import torch.utils.data
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "minato"
-DOCUMENTS = sorted((ROOT / "docs").glob("**/*.md"))
+OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+DOCUMENTS = [*sorted((ROOT / "docs").glob("**/*.md")), *OUTSIDE]
+LINKING = [*DOCUMENTS, ROOT / "benchmarks" / "README.md"]  # which cites classes of the benchmarks
 
 # Functions the documents cite that are torch's, or not there yet.
 FOREIGN = {"clone", "is_shared", "share_memory_", "sharding_filter", "state_dict"}
@@ -108,7 +110,23 @@ def source() -> Source:
     return Source()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def dead_links(document: Path) -> list[str]:
+    """Links to files that are not there; mkdocs looks after those of the site, here are the rest too."""
+    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8"))
+    return [link for link in found if "://" not in link and not (document.parent / link).exists()]
+
+
+@pytest.mark.parametrize("document", LINKING, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(document: Path) -> None:
+    assert dead_links(document) == []
+
+
+def test_dead_links_are_found_out(tmp_path: Path) -> None:
+    (tmp_path / "here.md").write_text("[a](here.md#part) [b](gone.md) ![c](gone.svg) [d](https://example.org/x)")
+    assert dead_links(tmp_path / "here.md") == ["gone.md", "gone.svg"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_cited_names_exist(document: Path, source: Source) -> None:
     markdown = document.read_text(encoding="utf-8")
     names = [*cited_names(markdown), *diagram_names(markdown)]

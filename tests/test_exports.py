@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,14 +77,6 @@ def test_stats_record_is_frozen() -> None:
     """What `loader.stats()` returns is a record of one moment."""
     assert dataclasses.is_dataclass(minato.LoaderStats)
     assert minato.LoaderStats.__dataclass_params__.frozen
-
-
-def test_version_is_that_of_the_distribution() -> None:
-    """The two places that state the version agree."""
-    # tomllib is not in Python 3.10.
-    found = re.search(r'^version = "(.+?)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert found is not None
-    assert minato.__version__ == found[1]
 
 
 # Imports of the named modules are seen whether or not they are installed, and also where their failure is caught.

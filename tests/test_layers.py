@@ -58,6 +58,7 @@ def module(name: str, source: str) -> Module:
         ("_records", "from ._errors import WorkerFailed"),
         ("_protocols", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
         ("_plan", "import typing\nif typing.TYPE_CHECKING:\n    from torch import Tensor"),
+        ("", "if TYPE_CHECKING:\n    from .diagnose import run\n    from .storage import S3Dataset"),
         ("errors", "from ._errors import X"),
         ("_queues.", "from .ring import Ring\nfrom .._records import Ticket\nimport numpy, torch, threading"),
         ("_queues.ring", "from . import lanes\nfrom .lanes import Lane\nfrom .. import _records"),

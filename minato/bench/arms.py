@@ -50,7 +50,8 @@ def arms_of(workload: Workload, count: int) -> tuple[Arm, ...]:
         Arm(f"minato, {word}, in order", True, {**workers, "in_order": True}, against=torch_plain),
         Arm(f"minato, {word}, persistent", True, persistent, against=torch_persistent),
     ]
-    if workload.waits:
-        adaptive = {"num_workers": "auto", "max_workers": 4 * count, "persistent_workers": True}
-        arms.append(Arm("minato, adaptive", True, adaptive, epochs_s=3.0))
+    # Samples that wait may have more workers than cores; for others the default limit holds, the cores.
+    more = {"max_workers": 4 * count} if workload.waits else {}
+    adaptive = {"num_workers": "auto", "persistent_workers": True, **more}
+    arms.append(Arm("minato, adaptive", True, adaptive, epochs_s=3.0 if workload.waits else 1.0))
     return tuple(arms)

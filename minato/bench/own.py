@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
 
 from ..cli.errors import UserError
+from ..cli.naming import made_by, maker, told
 from .workloads import Workload
 
 MOST_SAMPLES = 2_000
@@ -55,16 +53,17 @@ class _FixedWorkers(Workload):
         return self.count or cores
 
 
-def own_workload(maker: str, batch_size: int, workers: int | None, collate: str | None, step_s: float) -> Workload:
-    """A workload over what the function `maker` ("module:function") returns."""
+def own_workload(mine: str, batch_size: int, workers: int | None, collate: str | None, step_s: float) -> Workload:
+    """A workload over what the function `mine` ("module:function") returns."""
     if batch_size < 1 or (workers is not None and workers < 1) or step_s < 0:
         raise UserError("--batch-size and --workers must be at least 1, --step at least 0")
-    dataset = _checked(load(maker, "--mine")(), maker)
-    arguments = {} if collate is None else {"collate_fn": CollateWithIndex(load(collate, "--collate"))}
+    dataset = _checked(made_by(mine, "--mine"), mine)
+    arguments = {} if collate is None else {"collate_fn": CollateWithIndex(maker(collate, "--collate"))}
+    _try(dataset, batch_size, arguments)
     length = min(len(dataset), MOST_SAMPLES)
     return _FixedWorkers(
         name="mine",
-        title=f"{maker}, {length} of {len(dataset)} samples",
+        title=f"{mine}, {length} of {len(dataset)} samples",
         make=lambda count: WithIndex(Subset(dataset, range(min(count, length)))),
         length=length,
         batch_size=batch_size,
@@ -74,30 +73,23 @@ def own_workload(maker: str, batch_size: int, workers: int | None, collate: str 
     )
 
 
-def _checked(dataset: Any, maker: str) -> Any:
+def _try(dataset: Any, batch_size: int, arguments: dict[str, Any]) -> None:
+    """Make one batch here, so that a dataset that cannot be collated is told before anything is measured."""
+    try:
+        samples = [(dataset[index], index) for index in range(min(batch_size, len(dataset)))]
+    except Exception as error:
+        raise UserError(f"--mine: a sample of the dataset raised {told(error)}") from error
+    try:
+        arguments.get("collate_fn", default_collate)(samples)
+    except Exception as error:
+        remedy = "" if arguments else "; give your collate_fn by --collate MODULE:FUNCTION"
+        raise UserError(f"--mine: a batch could not be collated: {told(error)}{remedy}") from error
+
+
+def _checked(dataset: Any, mine: str) -> Any:
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         kind = type(dataset).__name__
-        raise UserError(f"--mine needs a map-style dataset (__getitem__ and __len__); {maker} returned a {kind}")
+        raise UserError(f"--mine needs a map-style dataset (__getitem__ and __len__); {mine} returned a {kind}")
     if len(dataset) == 0:
-        raise UserError(f"the dataset that {maker} returned is empty")
+        raise UserError(f"the dataset that {mine} returned is empty")
     return dataset
-
-
-def load(spec: str, option: str) -> Callable[..., Any]:
-    """The function named `module:function`, looked for from the current directory too."""
-    module, colon, name = spec.partition(":")
-    if not colon or not module or not name:
-        raise UserError(f"{option} needs MODULE:FUNCTION; found {spec!r}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{option}: module {error.name!r} was not found from here") from None
-    except AttributeError:
-        raise UserError(f"{option}: module {module!r} has no {name!r}") from None
-    finally:
-        sys.path.remove(os.getcwd())
-    if not callable(found):
-        raise UserError(f"{option}: {spec} is not a function")
-    made: Callable[..., Any] = found
-    return made

@@ -63,7 +63,7 @@ class JpegImages(_Indexed):
 
     def __init__(self, length: int, stored: int = 64) -> None:
         super().__init__(length)
-        self.files = [_make_jpeg(number) for number in range(stored)]
+        self.files = [make_jpeg(number) for number in range(stored)]
 
     def __getitem__(self, index: int) -> Sample:
         from PIL import Image
@@ -75,7 +75,7 @@ class JpegImages(_Indexed):
         return tensor, index
 
 
-def _make_jpeg(seed: int) -> bytes:
+def make_jpeg(seed: int) -> bytes:
     """A picture of smooth noise whose size varies as photographs' do."""
     from PIL import Image
 

@@ -22,12 +22,12 @@ COLUMNS = (
     "range",
     "x torch",
     "of bound",
-    "accelerator busy",
+    "busy",
     "MB/s",
-    "first batch",
-    "epoch gap",
+    "first batch ms",
+    "epoch gap ms",
     "cores",
-    "memory",
+    "memory MB",
 )
 
 
@@ -37,32 +37,91 @@ def cells(result: ArmResult, comparisons: Sequence[Comparison]) -> tuple[str, ..
     return (
         result.arm,
         f"{result.samples_per_s:,.0f}",
-        f"{result.spread[0]:,.0f} – {result.spread[1]:,.0f}",
+        f"{result.spread[0]:,.0f}–{result.spread[1]:,.0f}",
         "" if ratio is None else f"{ratio.ratio:.2f}",
         f"{result.samples_per_s / result.bound_samples_per_s:.2f}",
         "" if result.utilisation is None else f"{100 * result.utilisation:.0f} %",
         f"{result.bytes_per_s / 1e6:,.1f}",
-        f"{1e3 * result.first_batch_s:,.0f} ms",
-        "" if result.epoch_gap_s is None else f"{1e3 * result.epoch_gap_s:,.0f} ms",
+        f"{1e3 * result.first_batch_s:,.0f}",
+        "" if result.epoch_gap_s is None else f"{1e3 * result.epoch_gap_s:,.0f}",
         f"{result.cpu_cores:.2f}",
-        f"{result.memory_bytes / 1e6:,.0f} MB",
+        f"{result.memory_bytes / 1e6:,.0f}",
     )
 
 
 def tables(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> list[Table]:
     """One table per workload, for a terminal."""
+    from rich import box
     from rich.table import Table
 
     made = []
     for name, title in titles.items():
-        table = Table(title=f"{name}: {title}", title_justify="left", title_style="bold")
+        table = Table(title=f"{name}: {title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for column in COLUMNS:
-            table.add_column(column, justify="left" if column == "loader" else "right", no_wrap=column == "loader")
+            whole = column in ("loader", "range")
+            table.add_column(column, justify="left" if column == "loader" else "right", no_wrap=whole)
         for result in (each for each in results if each.workload == name):
             style = "cyan" if result.arm.startswith("minato") else ""
             table.add_row(*cells(result, comparisons), style=style)
         made.append(table)
     return made
+
+
+SUMMARY = (
+    "workload",
+    "torch samples/s",
+    "minato samples/s",
+    "x torch",
+    "of bound",
+    "busy %",
+    "first batch ms",
+    "verdict",
+)
+
+
+def summary_cells(name: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> tuple[str, ...] | None:
+    """One workload in one line: both loaders in their default settings with workers."""
+    found = next((c for c in comparisons if c.workload == name and is_default(c.arm)), None)
+    if found is None:
+        return None
+    ours, theirs = (
+        next(each for each in results if (each.workload, each.arm) == (name, arm)) for arm in (found.arm, found.against)
+    )
+    busy = [each.utilisation for each in (theirs, ours) if each.utilisation is not None]
+    slower = sum(c.workload == name and c.word == "slower" for c in comparisons)
+    return (
+        name,
+        f"{theirs.samples_per_s:,.0f}",
+        f"{ours.samples_per_s:,.0f}",
+        f"{found.ratio:.2f}",
+        f"{ours.samples_per_s / ours.bound_samples_per_s:.2f}",
+        " → ".join(f"{100 * share:.0f}" for share in busy),
+        f"{1e3 * theirs.first_batch_s:,.0f} → {1e3 * ours.first_batch_s:,.0f}",
+        found.word if not slower or found.word == "slower" else f"{found.word}, slower in {slower}",
+    )
+
+
+def is_default(arm: str) -> bool:
+    """Whether an arm of minato has workers and is otherwise as people make it."""
+    return arm.startswith("minato") and arm.endswith(("worker", "workers")) and "no worker" not in arm
+
+
+def summary(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> Table:
+    """One line per workload, for a terminal of 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    title = "torch → minato, same number of workers, default settings"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    widths = {"torch samples/s": 9, "minato samples/s": 9, "x torch": 7, "of bound": 5, "busy %": 7}
+    for column in SUMMARY:
+        left = column in ("workload", "verdict")
+        table.add_column(column, justify="left" if left else "right", width=widths.get(column))
+    for name in titles:
+        cells_of = summary_cells(name, results, comparisons)
+        if cells_of is not None:
+            table.add_row(*cells_of, style="red" if "slower" in cells_of[-1] else "")
+    return table
 
 
 def as_plain(machine: Machine, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -86,7 +145,15 @@ def page(
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; Python {machine.python}, "
         f"torch {machine.torch}, minato {machine.minato}"
     )
-    return _PAGE.format(words=words, about=about, plots=plots, sections=sections)
+    short = _summary_section(results, comparisons, titles)
+    return _PAGE.format(words=words, about=about, plots=plots, summary=short, sections=sections)
+
+
+def _summary_section(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in SUMMARY)
+    lines = [found for name in titles if (found := summary_cells(name, results, comparisons))]
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+    return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _section(name: str, title: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> str:
@@ -109,15 +176,14 @@ def _plots(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titl
     from matplotlib.figure import Figure
 
     names = list(titles)
-    figures = [Figure(figsize=(9, 0.55 * len(names) + 1.4), layout="constrained")]
+    figures = [Figure(figsize=(11, 0.4 * len(names) + 0.9), layout="constrained")]
     axes = figures[0].subplots()
-    plain = {
-        c.workload: c.ratio for c in comparisons if c.arm.endswith(("worker", "workers")) and "no worker" not in c.arm
-    }
+    plain = {c.workload: c.ratio for c in comparisons if is_default(c.arm)}
     axes.barh(names, [plain[name] for name in names], color=["#1f77b4" if plain[n] >= 1 else "#d62728" for n in names])
     axes.axvline(1.0, color="#888", linewidth=1)
     axes.invert_yaxis()
     axes.set_xlabel("samples per second, minato ÷ torch, same number of workers, default settings")
+    _plain_frame(axes)
     for row, name in enumerate(names):
         axes.text(plain[name], row, f" {plain[name]:.2f}", va="center")
     busy = [result for result in results if result.utilisation is not None]
@@ -126,12 +192,19 @@ def _plots(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titl
     return figures
 
 
+def _plain_frame(axes: Any) -> None:
+    """Without the lines that say nothing."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+
+
 def _busy_plot(results: Sequence[ArmResult]) -> Figure:
     """Bars of utilisation, grouped by workload."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(result.workload for result in results))
-    figure = Figure(figsize=(9, 1.1 * len(names) + 1.4), layout="constrained")
+    figure = Figure(figsize=(11, 0.75 * len(names) + 1.3), layout="constrained")
     axes = figure.subplots()
     kinds = (("torch", "#999999", -0.27), ("minato, in order", "#6baed6", 0.0), ("minato", "#1f77b4", 0.27))
     for label, colour, shift in kinds:
@@ -141,7 +214,8 @@ def _busy_plot(results: Sequence[ArmResult]) -> Figure:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel("share of the time in which the simulated accelerator worked")
-    axes.legend(loc="lower left")
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, borderaxespad=0.2)
+    _plain_frame(axes)
     return figure
 
 
@@ -164,18 +238,28 @@ def _svg(figure: Figure) -> str:
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>minato bench</title>
 <style>
- body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1120px; margin: 2rem auto; padding: 0 1rem; color: #222; }}
  h1 {{ margin-bottom: 0; }} small {{ color: #777; font-weight: normal; font-size: .7em; }}
  figure {{ margin: 1.5rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
  .scroll {{ overflow-x: auto; }}
  table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9em; }}
- th, td {{ padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }}
+ th, td {{ padding: .25rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }}
  th:first-child, td:first-child {{ text-align: left; }} tr.ours {{ background: #eef5fb; }}
 </style>
 <h1>minato bench</h1><p><small>{about}</small></p>
 <p><strong>{words}</strong></p>
-<p>Each row is one way to make a loader. The arms of a workload ran in turn; medians are over epochs; every epoch was
-checked: each sample came exactly once. The bound is what the workers or the simulated accelerator can do at most.</p>
-{plots}{sections}
+<p>torch → minato, same number of workers, default settings:</p>
+{summary}
+{plots}
+<h2>All loaders</h2>
+<p>Each row is one way to make a loader. The rows of a workload were measured in turn; figures are medians over epochs,
+the range is that of epochs. In every epoch each sample came exactly once: had one not, there would be no page.
+<b>x torch</b>: samples per second against torch's loader in the same setting. <b>of bound</b>: share of what the
+workers or the simulated accelerator can do at most, which is estimated from a few samples: a little above 1 occurs.
+<b>busy</b>: share of the time in which the simulated accelerator worked, where there is one. <b>first
+batch</b>: from asking for the first epoch to its first batch. <b>epoch gap</b>: from the last step of an epoch to the
+first batch of the next. <b>cores</b>: CPU seconds per second of all processes. <b>memory</b>: the most that all
+processes used beyond what was there before.</p>
+{sections}
 </html>
 """

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+from .naming import made_by, told
+
+_EXAMPLES = """examples:
+  minato diagnose train:make_loader                  the verdict, a table of stages, what to change
+  minato diagnose train:make_loader --max-seconds 5  sooner, less exact
+  minato diagnose train:make_loader --json           for machines
+
+train.py is looked for in the current directory; make_loader takes no arguments and returns a DataLoader, torch's or
+minato's.
+"""
 
 
 def register(subparsers: Any) -> None:
@@ -18,6 +26,8 @@ def register(subparsers: Any) -> None:
         "diagnose",
         help="say what bounds a loader, and what to change",
         description="Say what bounds a loader, how fast it could be, and what to change. Its first line is a verdict.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("factory", help="module:function that returns a DataLoader when called without arguments")
     parser.add_argument("--max-seconds", type=float, default=15.0, help="about how long to measure (default 15)")
@@ -31,32 +41,26 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     from ..diagnose import run as diagnose
 
-    loader = load_factory(arguments.factory)()
+    if not arguments.max_seconds > 0:
+        raise UserError(f"--max-seconds must be above 0, got {arguments.max_seconds}")
+    loader = made_by(arguments.factory, "the factory")
+    if not hasattr(loader, "dataset") or not hasattr(loader, "num_workers"):
+        raise UserError(f"{arguments.factory} returned a {type(loader).__name__}; a DataLoader was needed")
+    if not arguments.json:
+        sys.stderr.write(f"measuring for up to {arguments.max_seconds:.0f} s ...\n")
     try:
-        if not arguments.json:
-            sys.stderr.write(f"measuring for up to {arguments.max_seconds:.0f} s ...\n")
         diagnosis = diagnose(loader, max_seconds=arguments.max_seconds)
-    except (TypeError, ValueError) as error:
-        raise UserError(str(error)) from error
+    except Exception as error:  # of the dataset, the collate function, or of arguments that do not fit
+        raise UserError(f"{arguments.factory} could not be measured: {told(error)}") from error
     sys.stdout.write((diagnosis.json() if arguments.json else str(diagnosis)) + "\n")
     for path, text in ((arguments.dot, diagnosis.dot), (arguments.html, diagnosis.html)):
         if path:
-            Path(path).write_text(text() + "\n", encoding="utf-8")
+            _write(path, text() + "\n")
     return 0
 
 
-def load_factory(text: str) -> Any:
-    """The function that `module:function` names; modules of the current directory are found."""
-    module_name, _, name = text.partition(":")
-    if not module_name or not name:
-        raise UserError(f"a factory is needed as module:function, got {text!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+def _write(path: str, text: str) -> None:
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"{module_name!r} cannot be imported: {error}") from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        raise UserError(f"{module_name!r} has no function {name!r}")
-    return factory
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None

@@ -22,9 +22,21 @@ _SMALL_BUDGET_BYTES = 256 << 20
 _PERF_NEEDS = 2  # kernel.perf_event_paranoid, at most
 
 
+_EXAMPLES = """examples:
+  minato doctor          cores, memory, limits, start methods, accelerator, extras; then what to look after
+  minato doctor --json   the same for machines
+
+exit status: 0, or 1 where loaders with workers cannot be used at all
+"""
+
+
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "doctor", help="what this machine offers: cores, memory, limits, accelerator, extras", description=__doc__
+        "doctor",
+        help="what this machine offers: cores, memory, limits, accelerator, extras",
+        description="Say what this machine offers a loader, and what to look after.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)

@@ -14,12 +14,23 @@ _SILENT_S = 2.0  # seconds before progress is shown
 _EVERY_S = 0.5
 
 
+_EXAMPLES = """examples:
+  minato index s3://bucket/train/ train.json
+  minato index s3://bucket/train/ train.json --suffix .jpg --suffix .png --classes
+  minato index s3://bucket/ out.json --endpoint http://127.0.0.1:9000 --region us-east-1
+
+then: minato.S3Dataset("train.json")
+"""
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the parser of the subcommand."""
     parser = subparsers.add_parser(
         "index",
         help="list an S3 prefix into a file for minato.S3Dataset",
         description="List all objects under an S3 address into a JSON file, to be given to minato.S3Dataset.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("url", help="s3://bucket/prefix")
     parser.add_argument("output", type=Path, help="file to write, e.g. out.json")
@@ -62,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not len(index):
         raise UserError(f"{arguments.url} has no objects" + (" with that suffix" if arguments.suffix else ""))
     classes = class_names(index) if arguments.classes else None
-    save_index(index, arguments.output, classes)
+    try:
+        save_index(index, arguments.output, classes)
+    except OSError as error:
+        raise UserError(f"{arguments.output} cannot be written: {error.strerror}") from None
     _tell(
         {
             "output": str(arguments.output),

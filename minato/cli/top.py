@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from ..trace.following import TraceSource
 
 
+_EXAMPLES = """examples:
+  minato top                      the one loader of this user that is being traced; Ctrl-C ends it
+  minato top run1                 the loader that was made with trace="run1"
+  minato top 4711 --once --json   process 4711, one look, for machines
+"""
+
+
 def register(subparsers: Any) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("top", help="watch a running loader that was made with trace=")
+    parser = subparsers.add_parser(
+        "top",
+        help="watch a running loader that was made with trace=",
+        description="Watch a running loader in the terminal, from the trace that it writes.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "target", nargs="?", help="its trace directory, or process id; default: the one loader that is being traced"
     )

@@ -16,17 +16,52 @@ if TYPE_CHECKING:
     from ..trace.summary import Summary
 
 
+_EXAMPLES = """examples:
+  minato trace report run1                      of a loader made with trace="run1"
+  minato trace export run1 --chrome run1.json   open it at ui.perfetto.dev
+  minato trace map train:make_dataset           needs perf
+"""
+_REPORT_EXAMPLES = """examples:
+  minato trace report run1
+  minato trace report run1 --html run1.html     the same with pictures, in one file
+  minato trace report run1 --json               for machines
+"""
+_EXPORT_EXAMPLES = """examples:
+  minato trace export run1 --chrome run1.json
+  minato trace export run1 --chrome all.json.gz --merge prof.json   into a trace of torch.profiler
+  minato trace export run1 --csv lotus          a directory of files
+"""
+
+
 def register(subparsers: Any) -> None:
     """Add the subcommand."""
-    parser = subparsers.add_parser("trace", help="read what a loader recorded with trace=")
+    parser = subparsers.add_parser(
+        "trace",
+        help="read what a loader recorded with trace=",
+        description="Read what a loader recorded with trace=, or find the native functions behind its operations.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    report = actions.add_parser("report", help="tables and a verdict")
+    report = actions.add_parser(
+        "report",
+        help="tables and a verdict",
+        description="Tables of operations, waits, delays and workers, and what bounds the loader.",
+        epilog=_REPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     _add_run(report)
     report.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
     report.add_argument("--csv", type=Path, metavar="DIR", help="write each table as a CSV file")
     report.add_argument("--remove-outliers", action="store_true", help="leave short last batches out of batch times")
     report.set_defaults(run=_report)
-    export = actions.add_parser("export", help="files for other tools")
+    export = actions.add_parser(
+        "export",
+        help="files for other tools",
+        description="Write a trace for other tools: Chrome and Perfetto, torch.profiler, the scripts of Lotus.",
+        epilog=_EXPORT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     _add_run(export)
     export.add_argument("--csv", type=Path, metavar="DIR", help="Lotus-compatible files, one per process")
     export.add_argument("--chrome", type=Path, metavar="FILE", help="for chrome://tracing and Perfetto; .gz packs it")
@@ -62,9 +97,12 @@ def _report(arguments: argparse.Namespace) -> int:
 
     summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
     if arguments.csv is not None:
-        arguments.csv.mkdir(parents=True, exist_ok=True)
-        for name in TABLES:
-            (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
+        try:
+            arguments.csv.mkdir(parents=True, exist_ok=True)
+            for name in TABLES:
+                (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"tables cannot be written to {arguments.csv}: {error.strerror}") from None
     if arguments.html is not None:
         _write_html(summary, arguments.html)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import UserError
+from .naming import made_by, named
 
 if TYPE_CHECKING:
     from ..trace.native import OpTime
 
 
+_MAP_EXAMPLES = """examples:
+  minato trace map train:make_dataset --out mapping.json
+  minato trace map train:make_loader --index 7 --most 3     its collate function too
+"""
+_ATTRIBUTE_EXAMPLES = """examples:
+  perf record -e cpu-clock -F 999 -o perf.data python train.py
+  minato trace attribute perf.data --mapping mapping.json
+  minato trace attribute vtune.csv --mapping mapping.json --trace run1 --weights trace
+"""
+
+
 def register_native(actions: Any) -> None:
     """Add both actions to those of `minato trace`."""
-    mapping = actions.add_parser("map", help="which native functions each operation of a dataset runs in (needs perf)")
+    mapping = actions.add_parser(
+        "map",
+        help="which native functions each operation of a dataset runs in (needs perf)",
+        description="Run each operation of a dataset alone under perf: which native functions does it run in?",
+        epilog=_MAP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     mapping.add_argument("factory", metavar="MODULE:NAME", help="a dataset or loader, or a function that makes one")
     mapping.add_argument("--out", type=Path, metavar="FILE", help="write the mapping as JSON")
     mapping.add_argument("--index", type=int, default=0, help="the sample to look at (default 0)")
@@ -31,7 +47,13 @@ def register_native(actions: Any) -> None:
     mapping.add_argument("--most", type=int, default=8, help="functions to show per operation (default 8)")
     _add_common(mapping)
     mapping.set_defaults(run=_map)
-    splitting = actions.add_parser("attribute", help="split a profile of a whole run over operations")
+    splitting = actions.add_parser(
+        "attribute",
+        help="split a profile of a whole run over operations",
+        description="Split what a profiler counted in native functions over the operations that ran in them.",
+        epilog=_ATTRIBUTE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     splitting.add_argument("profile", type=Path, help="a file of perf record, or a CSV report of VTune or uProf")
     splitting.add_argument("--mapping", type=Path, required=True, metavar="FILE", help="what `minato trace map` wrote")
     splitting.add_argument("--trace", type=Path, metavar="DIR", help="the trace of the same run, for times and calls")
@@ -76,7 +98,10 @@ def _map(arguments: argparse.Namespace) -> int:
     except (MinatoError, ValueError) as error:
         raise UserError(str(error)) from None
     if arguments.out is not None:
-        mapping.save(arguments.out)
+        try:
+            mapping.save(arguments.out)
+        except OSError as error:
+            raise UserError(f"{arguments.out} cannot be written: {error.strerror}") from None
     sys.stdout.write(
         (json.dumps(mapping.as_dict(), indent=1) if arguments.json else mapping.table(arguments.most)) + "\n"
     )
@@ -117,17 +142,6 @@ def times_of_trace(directory: Path) -> dict[str, OpTime]:
 
 def _make(name: str) -> Any:
     """What `module:name` names, called if it is a function."""
-    module, colon, attribute = name.partition(":")
-    if not colon or not module or not attribute:
-        raise UserError(f"MODULE:NAME was needed, such as train:make_dataset, got {name!r}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"{module} cannot be imported: {error}") from None
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{module} has no {attribute}; it has {', '.join(sorted(vars(found)))[:200]}")
-        found = getattr(found, part)
+    found = named(name, "the dataset")
     is_maker = callable(found) and not hasattr(type(found), "__getitem__")
-    return found() if is_maker else found
+    return made_by(name, "the dataset") if is_maker else found

@@ -1,4 +1,4 @@
-"""Real trainers train on minato's loader: Lightning, Accelerate, the Hugging Face Trainer."""
+"""Real neighbours with minato's loader: Lightning, Accelerate, transformers, TensorBoard, torch.profiler."""
 
 import warnings
 from collections.abc import Iterator
@@ -167,3 +167,30 @@ class TestTransformers:
         model = Classifier()
         Ours(model=model, args=arguments, train_dataset=Points()).train()
         assert sorted(model.seen) == [*range(SAMPLES)]
+
+
+class TestInstruments:
+    def test_the_profiler_sees_every_next(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        loader = minato.DataLoader(Points(), batch_size=8, num_workers=1)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            batches = sum(1 for _ in loader)
+        spans = [span for span in profiler.key_averages() if span.key.startswith("enumerate(DataLoader)")]
+        assert sum(span.count for span in spans) == batches + 1  # the last one finds the end
+
+    def test_tensorboard_reads_back_what_was_logged(self, tmp_path: Path) -> None:
+        pytest.importorskip("tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from torch.utils.tensorboard import SummaryWriter
+
+        from minato.integrations import StatsLogger
+
+        loader = minato.DataLoader(Points(), batch_size=8, num_workers=1)
+        with SummaryWriter(str(tmp_path)) as writer:
+            log = StatsLogger(loader, writer, every=2)
+            for step, _ in enumerate(loader):
+                log(step)
+        events = EventAccumulator(str(tmp_path)).Reload()
+        delivered = events.Scalars("minato/samples_delivered")
+        assert [(each.step, each.value) for each in delivered] == [(0, 8.0), (2, 24.0), (4, 40.0)]

@@ -108,8 +108,8 @@ def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.Ca
     [
         (["--only", "nothing"], "no workload is called 'nothing'"),
         (["--rounds", "0"], "--rounds must be at least 1"),
-        (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found"),
-        (["--mine", "nocolon"], "needs MODULE:FUNCTION"),
+        (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found from"),
+        (["--mine", "nocolon"], "is needed as MODULE:NAME"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,3 +117,30 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys:
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+def test_a_budget_drops_later_rounds_and_never_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minato.bench import running
+
+    made: list[tuple[str, int]] = []
+
+    class Fake:
+        def __init__(self, workload: Workload, cores: int) -> None:
+            self.workload = workload
+
+        def round(self, number: int, seconds: float, tell: object) -> None:
+            made.append((self.workload.name, number))
+            clock[0] += 10.0
+
+        def results(self) -> list[ArmResult]:
+            return []
+
+    clock = [0.0]
+    monkeypatch.setattr(running, "Race", Fake)
+    monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
+    both = [replace(TINY, name="a"), replace(TINY, name="b")]
+    running.run(both, 2, 0.1, 2, print, budget_s=35.0)
+    assert made == [("a", 0), ("b", 0), ("a", 1)]
+    made.clear()
+    running.run(both, 2, 0.1, 2, print)
+    assert len(made) == 4
