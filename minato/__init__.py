@@ -87,7 +87,13 @@ _LATER: dict[str, str] = {
 }
 
 
+_PACKAGES = frozenset({"integrations", "offload", "testing", "trace"})
+"""Public packages that are loaded when they are first named."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return _import_module(f".{name}", __name__)
     if name not in _LATER:
         raise AttributeError(f"module 'minato' has no attribute {name!r}")
     value = getattr(_import_module(_LATER[name], __name__), name)

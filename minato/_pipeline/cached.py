@@ -11,6 +11,7 @@ import pickle
 import warnings
 from typing import Any
 
+from .._instrument import active
 from .._workers.stages import SampleRun
 from .continuing import finish, suspend
 from .judging import judge_code
@@ -41,6 +42,8 @@ class CachedDataset:
         if type(index) is not int or not 0 <= index < self._store.entries:
             return self._dataset[index]
         entry = self._store.get(index, self._generation)
+        if (instrument := active()) is not None:
+            instrument.looked_up(entry is not None)
         if entry is None:
             return self._make(index)
         whole, value = entry
@@ -107,6 +110,9 @@ class CachedBatchDataset(CachedDataset):
         plain = [type(index) is int and 0 <= index < store.entries for index in indices]
         found = [store.get(index, generation) if known else None for index, known in zip(indices, plain, strict=True)]
         missing = [index for index, entry in zip(indices, found, strict=True) if entry is None]
+        if (instrument := active()) is not None:
+            instrument.looked_up(False, len(missing))
+            instrument.looked_up(True, len(indices) - len(missing))
         made = list(self._dataset.__getitems__(missing)) if missing else []
         if len(made) != len(missing):  # it has its own idea of a batch
             return list(self._dataset.__getitems__(indices))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ def register(subparsers: Any) -> None:
     report = actions.add_parser("report", help="tables and a verdict")
     _add_run(report)
     report.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
+    report.add_argument(
+        "--diagnosis", type=Path, metavar="FILE", help="with --html: put what `minato diagnose --html FILE` wrote in it"
+    )
     report.add_argument("--csv", type=Path, metavar="DIR", help="write each table as a CSV file")
     report.add_argument("--remove-outliers", action="store_true", help="leave short last batches out of batch times")
     report.set_defaults(run=_report)
@@ -60,23 +64,37 @@ def _read(arguments: argparse.Namespace) -> RunTrace:
 def _report(arguments: argparse.Namespace) -> int:
     from ..trace.summary import TABLES, summarize, to_csv, to_text
 
+    sections = [] if arguments.diagnosis is None else [_diagnosis(arguments.diagnosis, arguments.html)]
     summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
     if arguments.csv is not None:
         arguments.csv.mkdir(parents=True, exist_ok=True)
         for name in TABLES:
             (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
     if arguments.html is not None:
-        _write_html(summary, arguments.html)
+        _write_html(summary, arguments.html, sections)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
     sys.stdout.write(text)
     return 0
 
 
-def _write_html(summary: Summary, out: Path) -> None:
+def _diagnosis(path: Path, html: Path | None) -> str:
+    """The section that `minato diagnose --html` wrote into a page."""
+    if html is None:
+        raise UserError("--diagnosis goes into the page of --html FILE, which is missing")
+    try:
+        found = re.search(r'<section class="minato-diagnosis">.*?</section>', path.read_text(encoding="utf-8"), re.S)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if found is None:
+        raise UserError(f"{path} holds no diagnosis: give what `minato diagnose module:factory --html FILE` wrote")
+    return found[0]
+
+
+def _write_html(summary: Summary, out: Path, sections: list[str]) -> None:
     from ..trace.report import write_html
 
     try:
-        write_html(summary, out)
+        write_html(summary, out, sections)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
 

@@ -195,13 +195,14 @@ class TraceSource:
             if header.worker == NONE and not len(runs):
                 continue
             samples, spent = int(runs["count"].sum()), float(runs["duration_ns"].sum()) * 1e-9
+            lanes = max(1, len(np.unique(runs["thread"])))
             each = np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"])
             name = "main" if header.worker == NONE else f"worker {header.worker}"
             lines.append(
                 WorkerLine(
                     name=f"rank {header.rank} {name}" if several else name,
                     samples_per_s=samples / window_s,
-                    busy_share=min(1.0, spent / window_s),
+                    busy_share=min(1.0, spent / window_s / lanes),
                     median_ms=float(np.median(each)) * 1e-6 if len(each) else 0.0,
                     ended=file.ended or ("" if _alive(header) else "gone"),
                 )
