@@ -204,7 +204,8 @@ class Decode:
 
 
 def unpack(data: bytes) -> Any:
-    return np.frombuffer(data, np.uint8).repeat(6)
+    """About six times as large, more or less by what is in the file, as with images."""
+    return np.zeros(len(data) * (520 + data[0] * 160 // 255) // 100, np.uint8)
 
 
 def sizes() -> Iterator[Row]:
@@ -214,14 +215,15 @@ def sizes() -> Iterator[Row]:
         files = []
         for number, length in enumerate(lengths.tolist()):
             path = os.path.join(folder, str(number))
-            Path(path).write_bytes(bytes(length))
+            Path(path).write_bytes(bytes([number % 251]) * length)
             files.append(path)
         dataset = minato.StagedDataset(Decode(files), [unpack], 10_000)
+        unpacked = sum(unpack(bytes([number % 251]) * length).nbytes for number, length in enumerate(lengths.tolist()))
         worst = 0.0
         for seed in range(5):
             seen = look(dataset, choose_indices(dataset, 100, seed), 30.0)
-            for stage, factor in zip(seen.stages, (1, 6), strict=True):
-                worst = max(worst, abs(stage.size.total_bytes / (factor * int(lengths.sum())) - 1))
+            for stage, total in zip(seen.stages, (int(lengths.sum()), unpacked), strict=True):
+                worst = max(worst, abs(stage.size.total_bytes / total - 1))
         yield Row("size from 1 % of 10,000 files, worst of 5 draws", f"{worst:.2%} off", "within 2 %", worst < 0.02)
 
 

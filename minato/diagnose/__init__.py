@@ -33,7 +33,13 @@ __all__ = ["Advice", "Diagnosis", "Measurement", "StageMeasurement", "run", "wat
 MAX_SECONDS = 15.0
 
 
-def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], Any] | None = None) -> Diagnosis:
+def run(
+    loader: Any,
+    *,
+    max_seconds: float = MAX_SECONDS,
+    step: Callable[[Any], Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
     """Say what bounds a loader, and what to change. `minato.diagnose(loader)` is this function.
 
     Samples of its dataset are run aside, and a loader like it is run for a while; the loader itself, its sampler and
@@ -43,12 +49,13 @@ def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], 
         loader: over a map-style dataset.
         max_seconds: about how long to measure; the measurement ends sooner when it is steady.
         step: what your loop does with a batch, to see whether that is the bottleneck. It is called with batches.
+        tell: called with what is measured next, a few times: for a progress bar.
     """
     if not max_seconds > 0:
         raise ValueError(f"max_seconds must be positive, got {max_seconds}")
     if not hasattr(loader, "dataset") or not hasattr(loader, "num_workers"):
         raise TypeError(f"a DataLoader is needed, got {loader!r}")
-    seen = measure(loader, max_seconds, step)
+    seen = measure(loader, max_seconds, step, tell)
     return conclude(loader, seen, advise(loader, seen))
 
 

@@ -39,6 +39,12 @@ class Rate:
     """CPU seconds of the consuming thread per batch: delivery and transfer."""
     step_s: float | None
     """Seconds per batch that the given step took."""
+    first_s: float = 0.0
+    """Seconds from the start of the epoch to its first batch: workers are started in it."""
+
+    def over(self, batches: int) -> float:
+        """Batches per second over epochs of so many batches, each with its start."""
+        return batches / max(1e-9, max(self.first_s, 1 / self.batches_s) + (batches - 1) / self.batches_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +58,18 @@ class Seen:
     """CPU time that other threads of the process used per CPU time of the one that ran the stages."""
 
 
-def measure(loader: Any, max_seconds: float, step: Callable[[Any], Any] | None = None) -> Seen:
-    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it
-    takes."""
+PHASES = 4
+"""Times that `tell` is called by `measure`."""
+
+
+def measure(
+    loader: Any,
+    max_seconds: float,
+    step: Callable[[Any], Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Seen:
+    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it takes.
+    `tell` is called with what comes next."""
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "an IterableDataset has no indices to take samples by; diagnose a map-style dataset, or look at "
@@ -66,11 +81,15 @@ def measure(loader: Any, max_seconds: float, step: Callable[[Any], Any] | None =
     indices = choose_indices(loader.dataset, _MOST_INDICES)
     batch = typical_batch(loader)
     collate_fn = None if loader.batch_sampler is None and loader.batch_size is None else loader.collate_fn
+    tell("looking at the stages of some samples")
     seen = run_aside(context, 0.15 * max_seconds, look, loader.dataset, indices[:64], 0.15 * max_seconds)
+    tell("measuring what each stage costs")
     probed, inner = run_aside(
         context, 0.35 * max_seconds, _probe, loader.dataset, indices, batch, collate_fn, 0.35 * max_seconds
     )
+    tell("measuring the loader's rate")
     rate = measure_rate(loader, indices, 0.35 * max_seconds, step)
+    tell("measuring what the storage gives")
     storage = _storage(context, loader.dataset, indices, probed, 0.15 * max_seconds)
     return Seen(_measurement(loader, seen, probed, rate, storage, batch), seen, storage, inner)
 
@@ -104,7 +123,11 @@ def measure_rate(
     with no_word_of_workers():
         ours = measuring_loader(loader, indices, **changes)
         try:
-            return _drain(iter(ours), max_seconds, step, skip)
+            began = time.monotonic()
+            batches = iter(ours)
+            next(batches)
+            first_s = time.monotonic() - began
+            return replace(_drain(batches, max_seconds, step, skip - 1), first_s=first_s)
         finally:
             close = getattr(ours, "close", None)
             if close is not None:

@@ -14,6 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import minato
 from minato.cli import main
+from minato.diagnose import Advice
+from minato.diagnose.measuring import Rate
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -196,8 +198,6 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
     tried: list[dict[str, Any]] = []
 
     def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
-        from minato.diagnose.measuring import Rate
-
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -214,6 +214,34 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
         minato.optimize(loader, allow=["dataset"])
 
 
+def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads where a stage is random, and workers that are kept; what else was proposed is tried."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+        tried.append(changes)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    threads = {"num_workers": 2, "fetcher": "threaded", "num_fetch_workers": 8, "persistent_workers": True}
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    monkeypatch.setattr(
+        "minato.diagnose.optimising.advise", lambda *_: (Advice("", "", 2.0, "high", {**threads, "cache": "source"}),)
+    )
+    minato.optimize(minato.DataLoader(Augmented(), batch_size=8), max_seconds=1.0).close()
+    assert {"num_workers": 16, "cache": "source"} in tried
+    assert not [one for one in tried if one.keys() & {"fetcher", "num_fetch_workers", "persistent_workers"}]
+    tried.clear()
+    allow = ["fetcher", "num_fetch_workers", "persistent_workers"]
+    minato.optimize(minato.DataLoader(Augmented(), batch_size=8), allow=allow, max_seconds=1.0).close()
+    assert {**threads, "cache": "source"} in tried
+
+
+def test_rates_of_short_epochs_count_their_start() -> None:
+    rate = Rate(100.0, 0.0, 0.0, None, first_s=0.5)
+    assert rate.over(1 << 30) == pytest.approx(100.0)
+    assert rate.over(51) == pytest.approx(51.0)
+
+
 def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
     """Among variants with equal batches; others are refused."""
 
@@ -222,7 +250,7 @@ def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
         dataset = minato.StagedDataset(lambda i: torch.zeros(length), [Step(cost)], 40)
         return minato.DataLoader(dataset, batch_size=4, cache=None)
 
-    with make(train=True) as chosen:
+    with make(True) as chosen:
         assert chosen.dataset.transforms[0].seconds == 0.001
     assert make(train=False).dataset.transforms[0].seconds == 0.03
 
