@@ -168,13 +168,7 @@ def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, 
 def _measurement(
     loader: Any, seen: Look, probed: Probe, rate: Rate, storage: StorageCurve | None, batch: int
 ) -> Measurement:
-    judged = {stage.name: stage for stage in seen.stages}
-    stages = [
-        replace(stage, randomness=judged[stage.name].randomness.value, reason=judged[stage.name].reason)
-        if stage.name in judged
-        else stage
-        for stage in probed.stages
-    ]
+    stages = judged(probed.stages, seen)
     if storage is not None and storage.by == "loading" and stages[0].bytes_read < 512 * probed.samples:
         # Read by other ways than files: what was loaded counts, as it did for the bandwidth.
         stages[0] = replace(stages[0], bytes_read=stages[0].bytes_out)
@@ -186,7 +180,7 @@ def _measurement(
         batch_size=batch,
         dataset_samples=len(loader.dataset),
         workers=loader.num_workers,
-        concurrency=_concurrency(loader),
+        concurrency=concurrency_of(loader),
         prefetch=loader.prefetch_factor or 1,
         cores=allowed_cores().cores,
         rate=rate.batches_s,
@@ -198,11 +192,23 @@ def _measurement(
     )
 
 
+def judged(stages: Sequence[StageMeasurement], look: Look) -> list[StageMeasurement]:
+    """Stages with what a look says of their randomness."""
+    found = {stage.name: stage for stage in look.stages}
+    return [
+        replace(stage, randomness=found[stage.name].randomness.value, reason=found[stage.name].reason)
+        if stage.name in found
+        else stage
+        for stage in stages
+    ]
+
+
 def _transfer(rate: Rate, batches: float) -> StageMeasurement:
     completions = max(1, round(batches))
     used = rate.main_cpu_s * batches
     return StageMeasurement(TRANSFER, TRANSFER, completions, used, used, is_sequential=True, randomness="deterministic")
 
 
-def _concurrency(loader: Any) -> int:
+def concurrency_of(loader: Any) -> int:
+    """Samples that one worker fetches at once."""
     return loader.num_fetch_workers if getattr(loader, "fetcher", "sequential") != "sequential" else 1

@@ -80,8 +80,9 @@ class TraceSource:
         for file in self._files.values():
             self._take(file)
         last_ns = max((file.last_ns for file in self._files.values()), default=0)
-        # A run that has ended is shown as it was at its end.
-        now_ns = min(time.time_ns(), last_ns + int(WINDOW_S * 1e9 / 2))
+        # A run that has ended is shown as it was at its end; one that stands still goes down to nothing slowly.
+        has_ended = all(file.ended or not _alive(file.header) for file in self._files.values())
+        now_ns = last_ns if has_ended else min(time.time_ns(), last_ns + int(WINDOW_S * 1e9 / 2))
         for file in self._files.values():
             ends = file.recent["start_ns"] + file.recent["duration_ns"]
             file.recent = file.recent[ends > now_ns - WINDOW_S * 1e9]

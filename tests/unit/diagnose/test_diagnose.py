@@ -127,6 +127,22 @@ def test_watching_loses_and_repeats_nothing(workers: int) -> None:
     assert watched.diagnosis().bottleneck == "Second"
 
 
+def stack_slowly(samples: list[Any]) -> Any:
+    time.sleep(0.03)
+    return torch.stack(samples)
+
+
+def test_a_collate_function_is_watched_like_a_stage() -> None:
+    loader = make_loader(slow=3, num_workers=2, collate_fn=stack_slowly)
+    with loader, minato.diagnose.watch(loader) as watched:
+        assert sum(len(batch) for batch in loader) == 200
+    assert loader.collate_fn is stack_slowly
+    *_, collate = watched.measurement().stages
+    assert (collate.name, collate.completions) == ("collate", 50)
+    assert collate.wall_s / collate.completions >= 0.03
+    assert watched.diagnosis().bottleneck == "collate"
+
+
 class Augmented(Dataset[Any]):
     """A slow deterministic beginning, then something random."""
 
