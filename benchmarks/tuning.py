@@ -32,7 +32,7 @@ import torch
 
 import minato
 from minato._pipeline.looking import choose_indices, look
-from minato.diagnose.measuring import measure_rate
+from minato.diagnose.rates import measure_rate
 
 CORES = len(os.sched_getaffinity(0))
 

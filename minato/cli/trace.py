@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,13 +67,15 @@ def _report(arguments: argparse.Namespace) -> int:
     from ..trace.summary import TABLES, summarize, to_csv, to_text
 
     sections = [] if arguments.diagnosis is None else [_diagnosis(arguments.diagnosis, arguments.html)]
-    summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
+    with _working(f"reading {arguments.directory}"):
+        summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
     if arguments.csv is not None:
         arguments.csv.mkdir(parents=True, exist_ok=True)
         for name in TABLES:
             (arguments.csv / f"{name}.csv").write_text(to_csv(summary, name), encoding="utf-8")
     if arguments.html is not None:
-        _write_html(summary, arguments.html, sections)
+        with _working(f"writing {arguments.html}"):
+            _write_html(summary, arguments.html, sections)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
     sys.stdout.write(text)
     return 0
@@ -100,23 +104,14 @@ def _write_html(summary: Summary, out: Path, sections: list[str]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from ..trace import chrome, lotus
     from ..trace.reading import TraceError
 
     if arguments.csv is None and arguments.chrome is None:
         raise UserError("nothing to export: give --csv DIR or --chrome FILE, and --merge PROFILE with the latter")
-    run = _read(arguments)
     done: dict[str, Any] = {}
     try:
-        if arguments.csv is not None:
-            done["csv"] = [str(path) for path in lotus.export(run, arguments.csv)]
-        if arguments.chrome is not None:
-            granularity = "batch" if arguments.coarse else "op"
-            if arguments.merge is not None:
-                done["events"] = chrome.merge(run, arguments.merge, arguments.chrome, granularity)
-            else:
-                done["events"] = chrome.export(run, arguments.chrome, granularity)
-            done["chrome"] = str(arguments.chrome)
+        with _working(f"exporting {arguments.directory}"):
+            _export_to(_read(arguments), arguments, done)
     except (TraceError, OSError) as error:
         raise UserError(str(error)) from None
     if arguments.json:
@@ -127,3 +122,27 @@ def _export(arguments: argparse.Namespace) -> int:
         if "chrome" in done:
             sys.stdout.write(f"{done['chrome']}: {done['events']} events\n")
     return 0
+
+
+def _export_to(run: RunTrace, arguments: argparse.Namespace, done: dict[str, Any]) -> None:
+    """Write the files that are asked for; `done` is told which."""
+    from ..trace import chrome, lotus
+
+    if arguments.csv is not None:
+        done["csv"] = [str(path) for path in lotus.export(run, arguments.csv)]
+    if arguments.chrome is not None:
+        granularity = "batch" if arguments.coarse else "op"
+        if arguments.merge is not None:
+            done["events"] = chrome.merge(run, arguments.merge, arguments.chrome, granularity)
+        else:
+            done["events"] = chrome.export(run, arguments.chrome, granularity)
+        done["chrome"] = str(arguments.chrome)
+
+
+def _working(what: str) -> AbstractContextManager[object]:
+    """A sign of life on stderr, where that is a terminal: long runs take some seconds."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{what} ...")

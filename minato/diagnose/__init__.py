@@ -5,6 +5,7 @@ The module itself is callable. Where things are:
     probing.py      what the stages cost, run aside for the purpose
     storage.py      what the storage gives, by parallelism
     watching.py     the same while training, in the loader's own workers
+    rates.py        how fast a loader is, by running one like it
     measuring.py    all of it for one loader: a `Measurement` (records.py)
     model.py        visit ratios, rates, busy shares; bound.py: the linear programme; predicting.py: other settings
     advising.py     what to change; report.py: the verdict in words, table, JSON, graph, HTML

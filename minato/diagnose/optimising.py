@@ -32,7 +32,8 @@ from .._dataloader import DataLoader
 from .._pipeline.looking import choose_indices
 from .advising import advise
 from .decisions import key_of, load, save
-from .measuring import Rate, Seen, measure, measure_rate
+from .measuring import Seen, measure
+from .rates import Rate, measure_rate
 from .rebuilding import rebuilt, typical_batch
 
 MAX_SECONDS = 20.0

@@ -144,6 +144,7 @@ def _facts(
         busy_share=sum(row.busy_s for row in workers) / alive_s if alive_s else 0.0,
         work_s=sum(row.busy_s for row in workers),
         work_cpu_s=sum(row.cpu_s for row in workers),
+        tail_stalls=_tail_stalls(run),
         is_inline=bool(workers) and all(row.worker < 0 for row in workers),
         crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
         sample_median_s=float(np.median(each)) if len(each) else 0.0,
@@ -178,6 +179,23 @@ def _sample_seconds(run: RunTrace) -> tables.Seconds:
         else:
             parts.append(np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"]) * 1e-9)
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _tail_stalls(run: RunTrace) -> float:
+    """Of the time of the slowest percent of the samples that were looked at, the share that their loading was off the
+    CPU."""
+    looked_at = [process.of(Kind.SAMPLE)["duration_ns"] for process in run.processes]
+    durations = np.concatenate(looked_at) if looked_at else np.empty(0)
+    if not len(durations):
+        return 0.0
+    limit, slow_ns, off_ns = np.percentile(durations, 99), 0, 0
+    for process in run.processes:
+        samples, loading = process.of(Kind.SAMPLE), process.of(Kind.LOADER)
+        slow = samples[samples["duration_ns"] >= limit]
+        theirs = loading[np.isin(loading["index"], slow["index"]) & (loading["duration_ns"] >= limit / 2)]
+        slow_ns += int(slow["duration_ns"].sum())
+        off_ns += int(theirs["duration_ns"].sum()) - 1000 * int(theirs["cpu_us"].sum())
+    return min(1.0, max(0.0, off_ns / slow_ns)) if slow_ns else 0.0
 
 
 def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFact]:

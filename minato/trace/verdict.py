@@ -3,7 +3,7 @@
 the consumer hardly waits                                  accelerator-bound
 it makes samples itself, and works more than that          accelerator-bound
 it waits, and ... one worker is much slower than others    straggler-bound
-              ... few samples are slow, workers idle       straggler-bound
+              ... few samples are slow, workers idle       straggler-bound; storage-bound, if loading stalls in them
               ... workers wait for data, off the CPU       storage-bound
               ... otherwise                                preprocessing-bound, by the dearest operation
 """
@@ -76,6 +76,8 @@ class Facts:
     workers: Sequence[WorkerFact] = ()
     crowded_cpu: float = 0.0
     """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
+    tail_stalls: float = 0.0
+    """Of the time of the slowest percent of samples, the share that their loading was off the CPU."""
     is_inline: bool = False
     """There are no workers: the consumer makes samples itself."""
 
@@ -162,6 +164,12 @@ def _slow_samples(facts: Facts) -> Verdict | None:
         f"Few slow samples hold batches up: the slowest percent takes {_time(facts.sample_p99_s)} or more, the median "
         f"{_time(facts.sample_median_s)}, and workers were busy only {facts.busy_share:.0%} of the time."
     )
+    if facts.tail_stalls >= OFF_CPU:
+        text += f" {facts.tail_stalls:.0%} of the time of these samples is loading off the CPU: some reads stall."
+        advice = (
+            "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
+        )
+        return Verdict(STORAGE, "loading", text, advice, {"tail_ratio": tail, "tail_stalls": facts.tail_stalls})
     advice = "Let samples overtake (in_order=False), raise prefetch_factor, or look at what makes these samples slow."
     return Verdict(STRAGGLER, "slow samples", text, advice, {"tail_ratio": tail})
 

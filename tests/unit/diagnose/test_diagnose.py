@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 import minato
 from minato.cli import main
 from minato.diagnose import Advice
-from minato.diagnose.measuring import Rate
+from minato.diagnose.rates import Rate
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -207,6 +207,15 @@ def test_optimised_loader_has_the_same_content(decisions: Path, monkeypatch: pyt
     with minato.optimize(make()) as again:
         assert again.cache == "after:Decode"
         assert [[x.tolist(), y.tolist()] for _ in range(2) for x, y in again] == expected
+
+
+def test_a_loader_with_a_cache_is_judged_with_the_cache_filled() -> None:
+    without = minato.diagnose(minato.DataLoader(Augmented(), batch_size=8), max_seconds=SECONDS)
+    assert without.bottleneck == "Decode"
+    cached = minato.diagnose(minato.DataLoader(Augmented(), batch_size=8, cache="after:Decode"), max_seconds=SECONDS)
+    assert cached.bottleneck != "Decode"
+    assert cached.now.rate > without.now.rate
+    assert "(cache)" in cached.table()
 
 
 def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
