@@ -66,7 +66,11 @@ class OpView:
         self._recorder = recorder
         self._dataset = dataset
         self._clock = clock = StageClock(recorder)
-        self._begin = find_stages(dataset, lambda steps: TracedSampleRun(steps, clock)) or self._opaque
+        own = getattr(dataset, "steps_of", None)  # a layer before the user's dataset that can tell its own
+        if own is not None:
+            self._begin: Callable[[Any], SampleRun] = lambda key: TracedSampleRun(own(key), clock)
+        else:
+            self._begin = find_stages(dataset, lambda steps: TracedSampleRun(steps, clock)) or self._opaque
         self.spans_per_sample = 2
 
     def __getitem__(self, key: Any) -> Any:

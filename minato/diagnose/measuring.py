@@ -52,9 +52,10 @@ def measure(
     max_seconds: float,
     step: Callable[[Any], Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    storage_bytes_s: float | None = None,
 ) -> Seen:
     """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it takes.
-    `tell` is called with what comes next."""
+    `tell` is called with what comes next. `storage_bytes_s`: given instead of measured."""
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "an IterableDataset has no indices to take samples by; diagnose a map-style dataset, or look at "
@@ -80,9 +81,13 @@ def measure(
         tell("measuring it with all cores busy")
         workers = max(1, math.ceil(allowed_cores().cores))
         busy = _own_rate(loader, indices, probed, 0.1 * max_seconds, None, point, num_workers=workers)
-    tell("measuring what the storage gives")
-    storage = _storage(context, loader.dataset, indices, probed, 0.15 * max_seconds)
+    storage = None
+    if storage_bytes_s is None:
+        tell("measuring what the storage gives")
+        storage = _storage(context, loader.dataset, indices, probed, 0.15 * max_seconds)
     measurement = _measurement(loader, seen, probed, rate, storage, batch)
+    if storage_bytes_s is not None:
+        measurement = replace(measurement, storage_bytes_s=storage_bytes_s)
     if point is not None:
         measurement = with_cache(measurement, seen, point)
     return Seen(replace(measurement, crowding=_crowding(measurement, busy)), seen, storage, inner)

@@ -482,11 +482,14 @@ def test_samples_that_are_fetched_at_once_leave_spans_of_their_own(tmp_path, fet
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_looks_into_the_cache_are_counted(tmp_path, workers):
-    with DataLoader(staged(), BATCH, num_workers=workers, cache="after:Add", trace=tmp_path) as loader:
+    options = {"num_workers": workers, "cache": "after:Add", "trace": TraceOptions(tmp_path, "op")}
+    with DataLoader(staged(), BATCH, **options) as loader:
         for _ in range(3):
             assert len(numbers(loader)) == LENGTH
-    cache = summarize(tmp_path).cache
-    assert (cache.hits, cache.misses) == (2 * LENGTH, LENGTH)
+    summary = summarize(tmp_path)
+    assert (summary.cache.hits, summary.cache.misses) == (2 * LENGTH, LENGTH)
+    calls = {row.name: row.calls for row in summary.ops if row.kind != "collation" and row.name != "(rest)"}
+    assert calls == {"Loader": 3 * LENGTH, "(not cached)": LENGTH, "(after the cache)": 2 * LENGTH}
 
 
 class Elsewhere:
