@@ -12,12 +12,14 @@ process.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from types import TracebackType
@@ -43,8 +45,8 @@ from .report import Diagnosis, conclude
 
 MOST_STAGES = 64
 MOST_PROCESSES = 256
-COST_S = 15e-6  # seconds that timing one sample takes, about
 SHARE = 0.01  # of the time that timing may take
+MOST_BETWEEN = 1000  # samples from one that is timed to the next
 _NAME_BYTES = 64
 _COUNTERS = ("completions", "cpu_ns", "wall_ns", "square_us", "bytes_out", "bytes_read")
 _NAMES_AT = 64
@@ -131,6 +133,8 @@ class TimedDataset:
         self._begin = stages_of(dataset)
         self._meters = threading.local()
         self._every = 1
+        self._mean_every = 0.0
+        self._looks = 0
         self._since = 0
 
     def __len__(self) -> int:
@@ -141,10 +145,15 @@ class TimedDataset:
         if self._since < self._every:
             return self._dataset[index]
         self._since = 0
-        began = time.perf_counter()
-        sample = self._timed(index)
-        seconds = time.perf_counter() - began
-        self._every = max(1, min(1000, int(COST_S / (SHARE * max(seconds, 1e-6)))))
+        began = time.thread_time_ns()
+        sample, used = self._timed(index)
+        cost_ns = time.thread_time_ns() - began - sum(one.cpu_ns for one in used)
+        work_ns = max(1000, sum(one.wall_ns for one in used))
+        # What timing one sample takes, by the samples that follow it; smoothed, since one look may be held up.
+        every = min(MOST_BETWEEN, cost_ns / (SHARE * work_ns))
+        self._mean_every += (every - self._mean_every) / min(8, self._looks + 1)
+        self._looks += 1
+        self._every = max(1, math.ceil(self._mean_every))
         return sample
 
     @property
@@ -155,27 +164,35 @@ class TimedDataset:
             meter = self._meters.meter = UsageMeter()
         return meter
 
-    def _timed(self, index: Any) -> Any:
+    def _timed(self, index: Any) -> tuple[Any, list[Used]]:
+        """The sample, and what each of its stages used."""
+        meter, names, sizes = self._meter, ["load"], list[int]()
         if self._begin is None:
-            before = self._meter.now()
+            marks = [meter.now()]
             sample = self._dataset[index]
-            self._count("load", self._meter.since(before), bytes_of(sample))
-            return sample
-        run = self._begin(index)
-        names: dict[str, int] = {}
-        while not run.done:
-            name = run.stage
-            names[name] = names.get(name, 0) + 1
-            name = name if names[name] == 1 else f"{name}#{names[name]}"
-            before = self._meter.now()
-            done = run.advance()
-            used = self._meter.since(before)
-            self._count(name, used, bytes_of(run.result if done else run.call[1:] if run.call else None))
-        return run.result
+            marks.append(meter.now())
+            sizes.append(bytes_of(sample))
+        else:
+            run = self._begin(index)
+            names.clear()
+            marks = [meter.now()]
+            while not run.done:
+                names.append(run.stage)
+                done = run.advance()
+                sizes.append(bytes_of(run.result if done else run.call[1:] if run.call else None))
+                marks.append(meter.now())
+            sample = run.result
+        used = [meter.between(*pair) for pair in pairwise(marks)]
+        self._count(names, used, sizes)
+        return sample, used
 
-    def _count(self, name: str, used: Used, nbytes: int) -> None:
-        wall_us = used.wall_ns // 1000
-        self._counters.add(name, (1, used.cpu_ns, used.wall_ns, wall_us**2, nbytes, used.bytes_read))
+    def _count(self, names: list[str], used: list[Used], sizes: list[int]) -> None:
+        seen: dict[str, int] = {}
+        for name, one, nbytes in zip(names, used, sizes, strict=True):
+            seen[name] = seen.get(name, 0) + 1
+            label = name if seen[name] == 1 else f"{name}#{seen[name]}"
+            wall_us = one.wall_ns // 1000
+            self._counters.add(label, (1, one.cpu_ns, one.wall_ns, wall_us**2, nbytes, one.bytes_read))
 
 
 class TimedSubset(TimedDataset):
