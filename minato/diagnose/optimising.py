@@ -29,6 +29,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from .._dataloader import DataLoader
+from .._engine.cores import allowed_cores
 from .._pipeline.looking import choose_indices
 from .advising import advise
 from .decisions import key_of, load, save
@@ -232,11 +233,13 @@ def _is_set(loader: Any, name: str) -> bool:
 
 
 def _candidates(loader: Any, proposed: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was proposed; parts of it; and the neighbours of its number of workers, which decide by a hair."""
+    """What was proposed; parts of it; and the neighbours of its number of workers, which decide by a hair. Past the
+    number of cores only where the proposal is, for samples that wait."""
     workers = proposed.get("num_workers", loader.num_workers)
     base = {name: value for name, value in proposed.items() if name != "num_workers"}
     found = [proposed, base]
-    for number in dict.fromkeys((workers, 0, 1, workers - 1, workers + 1)):
+    more = workers + 1 if workers + 1 <= allowed_cores().cores or workers > allowed_cores().cores else workers
+    for number in dict.fromkeys((workers, 0, 1, workers - 1, more)):
         if number >= 0:
             found.append({**base, "num_workers": number} if number != loader.num_workers else dict(base))
     if "cache" in base:
