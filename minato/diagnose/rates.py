@@ -51,6 +51,8 @@ def measure_rate(
     with no_word_of_workers():
         ours = measuring_loader(loader, indices, **changes)
         try:
+            if getattr(ours, "cache", None) is not None:
+                next(iter(ours))  # what is cached is decided once in a loader's life, not at each epoch
             began = time.monotonic()
             batches = iter(ours)
             next(batches)

@@ -137,8 +137,9 @@ def test_a_collate_function_is_watched_like_a_stage() -> None:
     with loader, minato.diagnose.watch(loader) as watched:
         assert sum(len(batch) for batch in loader) == 200
     assert loader.collate_fn is stack_slowly
-    *_, collate = watched.measurement().stages
-    assert (collate.name, collate.completions) == ("collate", 50)
+    load, *_, collate = watched.measurement().stages
+    assert collate.name == "collate"
+    assert collate.completions == max(1, round(load.completions / 4))  # as many as the samples that were timed make
     assert collate.wall_s / collate.completions >= 0.03
     assert watched.diagnosis().bottleneck == "collate"
 
