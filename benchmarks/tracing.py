@@ -7,9 +7,10 @@
 
 overhead    Epochs of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
             Slices of a quarter of a second are taken of the arms in turn, their order rotating: untraced; traced with
-            granularity "batch", "auto" and "op"; untraced under torch.profiler and under py-spy (100 samples a second,
-            with subprocesses). Figures are CPU time of all processes and wall time, over those of the untraced arm's
-            slice beside it: median and quartiles. Every epoch must deliver every sample once.
+            granularity "batch", "auto" and "op"; untraced under torch.profiler, py-spy and austin (100 looks a second,
+            with subprocesses), those that are installed. Figures are CPU time of all processes, the profiler's
+            included, and wall time, over those of the untraced arm's slice beside it: median and quartiles.
+            torch.profiler sees the main process only. Every epoch must deliver every sample once.
 parts       The same from below: CPU time that tracing adds to a batch of 32 in workers (two runs taken and handed in)
             and in the main process (`next` of a batch that is ready), medians of many short repeats. On a machine
             whose noise hides one percent of an epoch this is the figure to go by.
@@ -22,6 +23,7 @@ Exit status: 0 all targets met, 1 one missed, 2 a sample lost or doubled.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -124,16 +126,24 @@ def load(index: int) -> torch.Tensor:
     return torch.full((16,), float(index))
 
 
+OTHERS = {
+    "py-spy": "py-spy record --pid {pid} --subprocesses --rate 100 --format raw --output /dev/null",
+    "austin": "austin --children --interval 10ms --output /dev/null --pid {pid}",
+}
+"""Profilers that look at a running process and its children from outside, 100 times a second."""
+
+
 @contextmanager
-def py_spy() -> Iterator[None]:
-    """Watch this process and its workers with py-spy, while the block runs."""
-    command = ["py-spy", "record", "--pid", str(os.getpid()), "--subprocesses", "--rate", "100", "--output", os.devnull]
-    watcher = subprocess.Popen([*command, "--format", "raw"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def watched_by(name: str) -> Iterator[Callable[[], float]]:
+    """Watch this process and its workers from outside while the block runs. Gives a function that tells the CPU seconds
+    that the watching process has used so far."""
+    command = OTHERS[name].format(pid=os.getpid()).split()
+    watcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(1.0)  # it takes a while to look at this process for the first time
     if watcher.poll() is not None:
-        raise RuntimeError("py-spy ended at once; it needs the right to trace this process")
+        raise RuntimeError(f"{name} ended at once; it needs the right to trace this process")
     try:
-        yield
+        yield lambda: _threads_cpu_s(watcher.pid)
     finally:
         watcher.send_signal(signal.SIGINT)
         try:
@@ -141,6 +151,20 @@ def py_spy() -> Iterator[None]:
         except subprocess.TimeoutExpired:
             watcher.kill()
             watcher.wait()
+
+
+def _threads_cpu_s(pid: int) -> float:
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) * 1e-9
+
+
+def usable_others() -> list[str]:
+    """Those that are installed and run here."""
+    found = []
+    for name in OTHERS:
+        if shutil.which(name) and subprocess.run([name, "--version"], capture_output=True, check=False).returncode == 0:
+            found.append(name)
+    return found
 
 
 @contextmanager
@@ -165,13 +189,15 @@ class Contender:
 
     def slice(self, batches: int) -> tuple[float, float]:
         """Seconds of wall clock and of CPU, of all processes, for so many batches."""
-        with self._around():
-            started, used = time.perf_counter(), self._cpu_s()
+        with self._around() as watcher_cpu_s:
+            watcher_cpu_s = watcher_cpu_s or (lambda: 0.0)
+            started, used = time.perf_counter(), self._cpu_s() + watcher_cpu_s()
             for _ in range(batches):
                 self._seen.append(next(self._iterator)[:, 0])
             wall_s = time.perf_counter() - started
+            watched_s = watcher_cpu_s()  # before the pause: nothing is looked at then
             self._settle()
-            return wall_s, self._cpu_s() - used
+            return wall_s, self._cpu_s() + watched_s - used
 
     def _settle(self) -> None:
         """Wait until the workers have nothing to do."""
@@ -213,8 +239,7 @@ def _compare(case: str, data: StagedDataset, target: float, slices: int, batches
     arms |= {f"traced, {granularity}": (granularity, nullcontext) for granularity in ("batch", "auto", "op")}
     if others:
         arms["torch.profiler"] = (None, torch_profiler)
-        if shutil.which("py-spy"):
-            arms["py-spy"] = (None, py_spy)
+        arms |= {name: (None, functools.partial(watched_by, name)) for name in usable_others()}
     names = list(arms)
     walls: dict[str, list[float]] = {name: [] for name in arms}
     cpus: dict[str, list[float]] = {name: [] for name in arms}
@@ -437,7 +462,8 @@ def _write_long_run(path: Path, events: int) -> None:
 
 def missing_tools() -> list[str]:
     """Those of the Lotus paper's table that are not here."""
-    absent = [name for name in ("py-spy", "austin") if shutil.which(name) is None]
+    here = usable_others()
+    absent = [name for name in OTHERS if name not in here]
     return absent + (["scalene"] if importlib.util.find_spec("scalene") is None else [])
 
 
@@ -445,7 +471,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What tracing costs.")
     parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--no-others", action="store_true", help="without torch.profiler and py-spy")
+    parser.add_argument("--no-others", action="store_true", help="without torch.profiler, py-spy and austin")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ Each prints what it found beside its target, and the exit code is 1 if one was m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import itertools
 import multiprocessing
@@ -32,8 +33,10 @@ import torch
 
 import minato
 from minato._pipeline.looking import choose_indices, look
-from minato.diagnose.measuring import measure_rate
+from minato.diagnose.rates import measure_rate
 
+BOUND_ROUNDS = 3
+COST_SLICES = 14
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -136,13 +139,19 @@ def bound() -> Iterator[Row]:
     for costs in ((0.004, 0.001), (0.001, 0.002)):
         dataset = minato.StagedDataset(Load(Burn(0.0005)), [First(Burn(costs[0])), Second(Burn(costs[1]))], 4000)
         loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
-        limit = minato.diagnose(loader, max_seconds=8.0).best.rate
         indices = choose_indices(dataset, 4000)
-        rates = {n: measure_rate(loader, indices, 2.0, num_workers=n).batches_s for n in range(CORES + 2)}
-        best = max(rates.values())
+        limits: list[float] = []
+        rates = dict.fromkeys(range(CORES + 2), 0.0)
+        for _ in range(BOUND_ROUNDS):  # in turn: what else the machine does comes and goes
+            limits.append(minato.diagnose(loader, max_seconds=5.0).best.rate)
+            for n in rates:
+                rates[n] = max(rates[n], measure_rate(loader, indices, 1.0, num_workers=n).batches_s)
+        best, limit = max(rates.values()), statistics.median(limits)
+        every = ", ".join(f"{limit:.1f}" for limit in limits)
+        swept = ", ".join(f"{n}: {rate:.1f}" for n, rate in rates.items())
         yield Row(
             f"upper limit / best of a sweep, {costs}",
-            f"{limit / best:.3f} ({limit:.1f} / {best:.1f}, at {max(rates, key=lambda n: rates[n])} workers)",
+            f"{limit / best:.3f} (limits {every}; best rates by workers {swept})",
             "1.00 to 1.15",
             1.0 <= limit / best <= 1.15,
         )
@@ -204,7 +213,8 @@ class Decode:
 
 
 def unpack(data: bytes) -> Any:
-    return np.frombuffer(data, np.uint8).repeat(6)
+    """About six times as large, more or less by what is in the file, as with images."""
+    return np.zeros(len(data) * (520 + data[0] * 160 // 255) // 100, np.uint8)
 
 
 def sizes() -> Iterator[Row]:
@@ -214,14 +224,15 @@ def sizes() -> Iterator[Row]:
         files = []
         for number, length in enumerate(lengths.tolist()):
             path = os.path.join(folder, str(number))
-            Path(path).write_bytes(bytes(length))
+            Path(path).write_bytes(bytes([number % 251]) * length)
             files.append(path)
         dataset = minato.StagedDataset(Decode(files), [unpack], 10_000)
+        unpacked = sum(unpack(bytes([number % 251]) * length).nbytes for number, length in enumerate(lengths.tolist()))
         worst = 0.0
         for seed in range(5):
             seen = look(dataset, choose_indices(dataset, 100, seed), 30.0)
-            for stage, factor in zip(seen.stages, (1, 6), strict=True):
-                worst = max(worst, abs(stage.size.total_bytes / (factor * int(lengths.sum())) - 1))
+            for stage, total in zip(seen.stages, (int(lengths.sum()), unpacked), strict=True):
+                worst = max(worst, abs(stage.size.total_bytes / total - 1))
         yield Row("size from 1 % of 10,000 files, worst of 5 draws", f"{worst:.2%} off", "within 2 %", worst < 0.02)
 
 
@@ -287,13 +298,22 @@ def naive() -> Iterator[Row]:
             settings = f"num_workers={better.num_workers}, cache={better.cache!r}"
             after = steady(better)
     yield Row("no workers, decoding → optimised", f"{after / before:.1f}x ({settings})", ">= 5x", after / before >= 5)
+    chosen = (better.num_workers, better.cache)
     rates = {}
-    for workers, cache in itertools.product(range(CORES + 2), (None, "source", "after:decode", "after:to_tensor")):
-        with images(num_workers=workers, cache=cache) as loader:
-            rates[workers, cache] = steady(loader, 1.0)
-    best = max(rates, key=lambda setting: rates[setting])
-    share = after / rates[best]
-    yield Row("optimised / best of a sweep", f"{share:.2f} (best: {best})", ">= 0.95", share >= 0.95)
+    for setting in itertools.product(range(CORES + 2), (None, "source", "after:decode", "after:to_tensor")):
+        rates[setting] = _steady_with(setting, 0.7)
+    # The best few once more, in turn with what was chosen: single figures of a sweep are noisy, and their best is high.
+    finalists = list(dict.fromkeys([chosen, *sorted(rates, key=lambda setting: -rates[setting])[:3]]))
+    again = {setting: [_steady_with(setting, 1.0) for _ in range(3)] for setting in finalists}
+    figures = {setting: statistics.median(values) for setting, values in again.items()}
+    best = max(figures, key=lambda setting: figures[setting])
+    share = figures[chosen] / figures[best]
+    yield Row("optimised / best of a sweep", f"{share:.2f} (chosen {chosen}, best {best})", ">= 0.95", share >= 0.95)
+
+
+def _steady_with(setting: tuple[int, str | None], seconds: float) -> float:
+    with images(num_workers=setting[0], cache=setting[1]) as loader:
+        return steady(loader, seconds)
 
 
 def content() -> Iterator[Row]:
@@ -308,31 +328,62 @@ def content() -> Iterator[Row]:
     yield Row("content after optimising", f"{'the same' if same else 'different'} ({settings})", "the same", same)
 
 
+class Slices:
+    """A loader in the middle of an epoch, of which some batches at a time are taken, its workers idle in between."""
+
+    def __init__(self, seconds: float, batches: int, watched: bool) -> None:
+        self._batches = batches
+        count = (COST_SLICES + 4) * batches * 16
+        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], count)
+        self._loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
+        self._watch = minato.diagnose.watch(self._loader) if watched else contextlib.nullcontext()
+        with self._watch:
+            self._iterator: Any = iter(self._loader)
+            next(self._iterator)
+        self._settle()
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of wall clock, and of CPU of all processes, for a slice."""
+        began, used = time.perf_counter(), self._cpu_s()
+        for _ in range(self._batches):
+            next(self._iterator)
+        wall_s = time.perf_counter() - began
+        self._settle()
+        return wall_s, self._cpu_s() - used
+
+    def _settle(self) -> None:
+        before, now = -1.0, self._cpu_s()
+        while now - before > 5e-4:
+            time.sleep(0.02)
+            before, now = now, self._cpu_s()
+
+    def _cpu_s(self) -> float:
+        files = (Path(f"/proc/{pid}/schedstat") for pid in self._iterator.worker_pids.values())
+        return time.process_time() + sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
+
+    def close(self) -> None:
+        self._loader.close()
+
+
 def cost() -> Iterator[Row]:
-    def epoch(watched: bool, seconds: float) -> float:
-        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], 1500)
-        with minato.DataLoader(dataset, batch_size=16, num_workers=2) as loader:
-            if watched:
-                with minato.diagnose.watch(loader):
-                    return _timed(loader)
-            return _timed(loader)
-
-    for seconds in (0.001, 0.00005):
-        ratios = []
-        for turn in range(9):
-            first, second = (epoch(turn % 2 == 0, seconds), epoch(turn % 2 == 1, seconds))
-            ratios.append(first / second if turn % 2 == 0 else second / first)
-        ratio = statistics.median(ratios)
-        yield Row(f"watched / not watched, {seconds * 1e3:g} ms samples", f"{ratio:.3f}", "<= 1.03", ratio <= 1.03)
-
-
-def _timed(loader: Any) -> float:
-    iterator = iter(loader)
-    next(iterator)
-    began = time.monotonic()
-    for _ in iterator:
-        pass
-    return time.monotonic() - began
+    """Slices of both in turn. CPU time is what counts: wall time hangs on what else the machine does."""
+    for seconds, batches in ((0.001, 24), (0.00005, 160)):
+        plain, watched = (Slices(seconds, batches, is_watched) for is_watched in (False, True))
+        walls, cpus = [], []
+        for turn in range(COST_SLICES):
+            pair = (plain, watched) if turn % 2 else (watched, plain)
+            taken = {one: one.take() for one in pair}
+            walls.append(taken[watched][0] / taken[plain][0])
+            cpus.append(taken[watched][1] / taken[plain][1])
+        for one in (plain, watched):
+            one.close()
+        wall, cpu = statistics.median(walls), statistics.median(cpus)
+        yield Row(
+            f"watched / not watched, {seconds * 1e3:g} ms samples",
+            f"CPU {cpu:.3f}, wall {wall:.3f}",
+            "CPU <= 1.03",
+            cpu <= 1.03,
+        )
 
 
 CASES: dict[str, Callable[[], Iterator[Row]]] = {

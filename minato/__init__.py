@@ -89,6 +89,9 @@ _LATER: dict[str, str] = {
 }
 
 
+_PACKAGES = frozenset({"compat", "integrations", "offload", "testing", "trace"})
+"""Public packages that are loaded when they are first named."""
+
 if TYPE_CHECKING:  # the same names for type checkers, which run no `__getattr__`
     from ._pipeline.marks import deterministic as deterministic
     from ._pipeline.marks import stochastic as stochastic
@@ -100,6 +103,8 @@ if TYPE_CHECKING:  # the same names for type checkers, which run no `__getattr__
 else:
 
     def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return _import_module(f".{name}", __name__)
         if name not in _LATER:
             raise AttributeError(f"module 'minato' has no attribute {name!r}")
         value = getattr(_import_module(_LATER[name], __name__), name)

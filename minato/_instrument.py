@@ -77,9 +77,9 @@ class Kind(enum.IntEnum):
     RESUMED = 13
     """It is gone on with."""
     CACHE = 14
-    """A look into the cache: `name` is hit or miss."""
+    """Looks into the cache of samples while a run was made; `name`: hit or miss, `count`: how many."""
     OFFLOADED = 15
-    """Span: work that another machine did; `count`: samples."""
+    """Span in the main process: in this time other machines' samples came back; `count`: how many."""
     MARK = 16
     """A user's `mark` span, such as a training step."""
     EPOCH = 17
@@ -173,6 +173,9 @@ class Instrument(Protocol):
 
     def span(self, kind: Kind, name: str, start_ns: int, duration_ns: int, cpu_ns: int, flags: int) -> None:
         """Leave a span of code that may be at work on a sample whose batch is not known yet."""
+
+    def looked_up(self, hit: bool, samples: int = 1) -> None:
+        """Count samples that were found in the cache, or were not."""
 
 
 _active: Instrument | None = None

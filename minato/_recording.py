@@ -41,6 +41,8 @@ class Recorder:
         self.index = NONE
         self.pending: list[Pending] | None = None
         """Spans that wait for the number of their batch; None: nobody will tell it."""
+        self.looks = [0, 0]
+        """Misses and hits of the cache since they were told last."""
         self._role = role
         self._worker = worker
         self._made_in = os.getpid()
@@ -76,6 +78,7 @@ class Recorder:
         cpu_ns: int = 0,
         flags: int = 0,
         pool: int | None = None,
+        thread: int = 0,
     ) -> None:
         """Leave an event. See `Instrument`."""
         number = self._names.get(name)
@@ -84,7 +87,9 @@ class Recorder:
         pool = self.spec.pool if pool is None else pool
         cpu_us = min(cpu_ns // 1000, 0xFFFFFFFF)
         self._buffer.extend(
-            _pack(kind, flags, number, pool & 0xFFFF, 0, count, cpu_us, start_ns, duration_ns, batch, index, nbytes)
+            _pack(
+                kind, flags, number, pool & 0xFFFF, thread, count, cpu_us, start_ns, duration_ns, batch, index, nbytes
+            )
         )
 
     def put(
@@ -98,10 +103,11 @@ class Recorder:
         cpu_ns: int = 0,
         nbytes: int = 0,
         flags: int = 0,
+        thread: int = 0,
     ) -> None:
         """`record` for what happens with every batch: without a name, and in less time."""
         self._buffer.extend(
-            _pack(kind, flags, 0, pool, 0, count, cpu_ns // 1000, start_ns, duration_ns, batch, NONE, nbytes)
+            _pack(kind, flags, 0, pool, thread, count, cpu_ns // 1000, start_ns, duration_ns, batch, NONE, nbytes)
         )
 
     def span(self, kind: Kind, name: str, start_ns: int, duration_ns: int, cpu_ns: int, flags: int) -> None:
@@ -127,6 +133,20 @@ class Recorder:
         for kind, flags, name, thread, cpu_us, start_ns, duration_ns, index, nbytes in spans:
             extend(_pack(kind, flags, name, pool, thread, 1, cpu_us, start_ns, duration_ns, batch, index, nbytes))
 
+    def looked_up(self, hit: bool, samples: int = 1) -> None:
+        """Count samples that were found in the cache, or were not."""
+        self.looks[hit] += samples
+
+    def tell_looks(self, batch: int, pool: int | None = None, thread: int = 0, looks: list[int] | None = None) -> None:
+        """Leave what was counted, of a run of samples of `batch`."""
+        counted = self.looks if looks is None else looks
+        for name, number in (("miss", 0), ("hit", 1)):
+            count, counted[number] = counted[number], 0
+            if count:
+                self.record(
+                    Kind.CACHE, time.monotonic_ns(), name=name, batch=batch, count=count, pool=pool, thread=thread
+                )
+
     def note(self, kind: Kind, start_ns: int, **fields: Any) -> None:
         """Leave an event with fields of its own."""
         text = json.dumps({"kind": int(kind), "start_ns": start_ns, "pool": self.spec.pool, **fields}, default=str)
@@ -142,6 +162,10 @@ class Recorder:
                 number = self._names.setdefault(name, len(self._names))
                 self._unwritten_names[name] = number
         return number
+
+    def keep_threads(self, count: int) -> None:
+        """Give the numbers from 1 to `count` to no thread: they are those of lanes."""
+        self._threads |= {-number: number for number in range(1, count + 1)}  # no thread's ident is negative
 
     def _thread(self) -> int:
         ident = threading.get_ident()

@@ -11,6 +11,8 @@ import pickle
 import warnings
 from typing import Any
 
+from .._instrument import active
+from .._workers.splitting import Steps
 from .._workers.stages import SampleRun
 from .continuing import finish, suspend
 from .judging import judge_code
@@ -40,11 +42,27 @@ class CachedDataset:
     def __getitem__(self, index: Any) -> Any:
         if type(index) is not int or not 0 <= index < self._store.entries:
             return self._dataset[index]
-        entry = self._store.get(index, self._generation)
+        entry = self._look_up(index)
         if entry is None:
             return self._make(index)
         whole, value = entry
         return value if whole == 0 else finish(self._dataset, index, value)
+
+    def _look_up(self, index: int) -> Any:
+        entry = self._store.get(index, self._generation)
+        if (instrument := active()) is not None:
+            instrument.looked_up(entry is not None)
+        return entry
+
+    def steps_of(self, index: Any) -> Steps:
+        """The same in stages, for a trace: looking into the cache, then what is left to do."""
+        if type(index) is not int or not 0 <= index < self._store.entries:
+            return (yield not_cached, (self._dataset.__getitem__, index), {})
+        entry = self._look_up(index)
+        if entry is None:
+            return (yield not_cached, (self._make, index), {})
+        whole, value = entry
+        return value if whole == 0 else (yield after_cache, (self._dataset, index, value), {})
 
     def _make(self, index: int) -> Any:
         if not self._keeps or self._store.is_full:
@@ -92,6 +110,19 @@ class CachedDataset:
             )
 
 
+def not_cached(make: Any, index: Any) -> Any:
+    """Make a sample that is not in the cache."""
+    return make(index)
+
+
+def after_cache(dataset: Any, index: Any, value: Any) -> Any:
+    """Go on with one that is."""
+    return finish(dataset, index, value)
+
+
+not_cached.__name__, after_cache.__name__ = "(not cached)", "(after the cache)"  # as they are called in traces
+
+
 class CachedSubset(CachedDataset):
     """The same for a `Subset`, which is asked for several samples at once and makes them one by one."""
 
@@ -107,6 +138,9 @@ class CachedBatchDataset(CachedDataset):
         plain = [type(index) is int and 0 <= index < store.entries for index in indices]
         found = [store.get(index, generation) if known else None for index, known in zip(indices, plain, strict=True)]
         missing = [index for index, entry in zip(indices, found, strict=True) if entry is None]
+        if (instrument := active()) is not None:
+            instrument.looked_up(False, len(missing))
+            instrument.looked_up(True, len(indices) - len(missing))
         made = list(self._dataset.__getitems__(missing)) if missing else []
         if len(made) != len(missing):  # it has its own idea of a batch
             return list(self._dataset.__getitems__(indices))

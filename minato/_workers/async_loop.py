@@ -16,7 +16,8 @@ from .._queues.taking import TakingBoard
 from .._records import CollateTask, Run
 from .._sample_random import SampleSource, announce
 from .async_randomness import AsyncRandomness
-from .lanes import Datasets, Turns, Untraced, called_lanes
+from .lane_tracing import LaneTrace, TracedLaneBoard, open_lanes
+from .lanes import Datasets, MaybeTraced, Turns, called_lanes
 from .map_loop import MapLoop
 from .randomness import Randomness, sample_seed
 
@@ -34,10 +35,12 @@ class AsyncLoop:
         self._turns = Turns(context.board)
         datasets, samples, collation = Datasets(context, per_lane=False), AsyncRandomness(), Randomness()
         book = context.layout_book()
+        traces = open_lanes(context.trace, context.control.lanes, in_one_thread=True)
         self._lanes: list[_Lane] = []
         for number in range(context.control.lanes):
-            lane = _Lane(context, number, datasets)
-            lane.loop = _AsyncMapLoop(lane, context.writer(program, lane.board, book, collation), samples)
+            trace = None if traces is None else traces.lane(number)
+            lane = _Lane(context, number, datasets, trace)
+            lane.loop = _AsyncMapLoop(lane, context.writer(program, lane.board, book, collation, trace), samples)
             self._lanes.append(lane)
         self._changed = asyncio.Event()
         """Set, and replaced by a new one, when lanes that wait for their turn should look again."""
@@ -75,6 +78,8 @@ class AsyncLoop:
 
     async def _work(self, lane: _Lane) -> None:
         turns, number = self._turns, lane.number
+        if lane.trace is not None:
+            lane.trace.enter()
         while not lane.stopped:
             while not turns.may_begin(number) and not lane.stopped:
                 await self._changed.wait()
@@ -98,20 +103,21 @@ class AsyncLoop:
             self._pulse()
 
 
-class _Lane(Untraced):
+class _Lane(MaybeTraced):
     """What a task's loop works in."""
 
     caught = BaseException  # of which CancelledError is one
     guard = None
     loop: _AsyncMapLoop
 
-    def __init__(self, context: WorkerContext, number: int, datasets: Datasets) -> None:
+    def __init__(self, context: WorkerContext, number: int, datasets: Datasets, trace: LaneTrace | None) -> None:
         self.number = number
         self.worker = context.worker
         self.plan = context.plan
-        self.board = TakingBoard(
-            context.control, context.arena, context.worker * context.control.lanes + number, context.announce
-        )
+        self.trace = trace
+        record = context.worker * context.control.lanes + number
+        where = (context.control, context.arena, record, context.announce)
+        self.board = TakingBoard(*where) if trace is None else TracedLaneBoard(*trace.board_arguments, *where)
         self.dataset = datasets.of(number)
         self.called = asyncio.Event()
         """Set when the main process has work for this lane, or stops the pool."""
@@ -136,6 +142,7 @@ class _AsyncMapLoop(MapLoop):
 
     def __init__(self, context: _Lane, writer: BatchWriter, randomness: AsyncRandomness) -> None:
         super().__init__(context, writer)
+        self._trace = context.trace
         self._dataset = context.dataset
         self._under_seeds = randomness
         self.is_stopping = False
@@ -163,6 +170,8 @@ class _AsyncMapLoop(MapLoop):
         samples: list[Any] = []
         getter = async_getter(self._dataset)
         assert getter is not None, "checked when the loader was made"
+        if self._trace is not None:
+            getter = self._trace.getter(getter, len(run.keys))
         started = time.perf_counter()
         for number, key in enumerate(run.keys):
             self._board.current[0] = number

@@ -25,6 +25,7 @@ from .splitting import Steps
 from .stages import SampleRun
 
 if TYPE_CHECKING:
+    from .lane_tracing import LaneTrace
     from .main import WorkerContext
 
 Guard = Callable[[SampleSource], AbstractContextManager[None]]
@@ -62,7 +63,7 @@ class LoopContext(Protocol):
 
 
 class Untraced:
-    """What lanes have in common: their samples leave no spans in a trace, since those of many would be mixed up."""
+    """What lanes have in common whose samples leave no spans in a trace."""
 
     dataset: Any
 
@@ -75,6 +76,23 @@ class Untraced:
         """What to fetch a run of samples from."""
         del samples
         return self.dataset
+
+
+class MaybeTraced:
+    """What the lanes of a worker process have in common."""
+
+    dataset: Any
+    trace: LaneTrace | None
+    """None: nothing is traced."""
+
+    @property
+    def sample_run(self) -> Callable[[Steps], SampleRun]:
+        """What sees a sample through its stages."""
+        return SampleRun if self.trace is None else self.trace.sample_run
+
+    def dataset_for(self, samples: int) -> Any:
+        """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
+        return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
 
 
 def copies_of(dataset: Any, count: int) -> list[Any]:

@@ -37,7 +37,7 @@ from .stages import SampleRun
 from .stream_loop import StreamLoop
 from .sync import apply_patch
 from .threaded_loop import ThreadedLoop
-from .tracing import open_trace
+from .tracing import LineTrace, open_trace
 from .writer import BatchWriter
 
 
@@ -95,10 +95,10 @@ class WorkerContext:
         if spec.plan.fetcher is Fetcher.THREADED:
             self.control.lock = ThreadsLock(spec.control.fd)  # before a board is made
         self.arena = Arena(spec.arena.fd, is_worker=True)
-        # Threads and tasks of one process would mix up their spans: then only the main process records.
-        is_sequential = spec.plan.fetcher is Fetcher.SEQUENTIAL
-        self.trace = open_trace(spec.plan.trace if is_sequential else None, spec.worker)
-        make_board = TakingBoard if self.trace is None else self.trace.board
+        self.trace = open_trace(spec.plan.trace, spec.worker)
+        # Threads and tasks have boards of their own, and are traced by those.
+        is_traced = self.trace is not None and spec.plan.fetcher is Fetcher.SEQUENTIAL
+        make_board = self.trace.board if self.trace is not None and is_traced else TakingBoard
         self.announce: Callable[[], object] = lambda: os.eventfd_write(spec.ready.fd, 1)
         self.board = make_board(self.control, self.arena, spec.worker * spec.lanes, self.announce)
         self.dataset: Any = None
@@ -167,9 +167,14 @@ class WorkerContext:
         return LayoutBook(self.control, self.arena)
 
     def writer(
-        self, program: Program, board: TakingBoard, book: LayoutBook, randomness: RunsUnderSeeds | None
+        self,
+        program: Program,
+        board: TakingBoard,
+        book: LayoutBook,
+        randomness: RunsUnderSeeds | None,
+        trace: LineTrace | None,
     ) -> BatchWriter:
-        collate = program.collate_fn if self.trace is None else self.trace.collate(program.collate_fn)
+        collate = program.collate_fn if trace is None else trace.collate(program.collate_fn)
         return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness)
 
 
@@ -223,7 +228,8 @@ def _loop(context: WorkerContext, program: Program) -> MapLoop | StreamLoop | Th
     if context.plan.fetcher is Fetcher.ASYNCIO:
         return AsyncLoop(context, program)
     is_map = context.plan.source is Source.MAP
-    writer = context.writer(program, context.board, context.layout_book(), Randomness() if is_map else None)
+    randomness = Randomness() if is_map else None
+    writer = context.writer(program, context.board, context.layout_book(), randomness, context.trace)
     return MapLoop(context, writer) if is_map else StreamLoop(context, writer)
 
 

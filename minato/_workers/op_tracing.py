@@ -8,7 +8,7 @@ from typing import Any
 
 from .._fetchers.sequential import has_getitems
 from .._instrument import NONE, Flag, Kind
-from .._recording import Recorder
+from .lane_recording import Line
 from .splitting import Steps
 from .stages import SampleRun, find_stages
 
@@ -25,10 +25,11 @@ _now, _cpu = time.monotonic_ns, time.thread_time_ns
 class OpWatch:
     """Chooses the runs of samples whose operations are recorded, one by one."""
 
-    def __init__(self, recorder: Recorder, granularity: str) -> None:
+    def __init__(self, recorder: Line, granularity: str) -> None:
         self._recorder = recorder
         self._always = granularity == "op"
         self._never = granularity == "batch"
+        self._has_begun = False
         self._seen: Any = None
         self._view: OpView | None = None
         self._credit_s = 0.0
@@ -39,26 +40,37 @@ class OpWatch:
 
     def choose(self, dataset: Any, samples: int) -> Any:
         """The dataset, or a view of it whose samples leave spans."""
-        if self._never or self._recorder.ended or has_getitems(dataset):
+        if has_getitems(dataset) or not self.wants(samples, 3 if self._view is None else self._view.spans_per_sample):
             return dataset
-        if not self._always:
-            cost_s = samples * SPAN_COST_S * (3 if self._view is None else self._view.spans_per_sample)
-            if self._seen is not None and cost_s > self._credit_s:  # the first run is always looked at
-                return dataset
-            self._credit_s -= cost_s
         if self._seen is not dataset or self._view is None:
             self._seen, self._view = dataset, OpView(self._recorder, dataset)
         return self._view
+
+    def wants(self, samples: int, spans: int) -> bool:
+        """Whether to look closely at the next samples, with so many spans each. The first run is always looked at."""
+        if self._never or self._recorder.ended:
+            return False
+        if not self._always:
+            cost_s = samples * SPAN_COST_S * spans
+            if self._has_begun and cost_s > self._credit_s:
+                return False
+            self._credit_s -= cost_s
+        self._has_begun = True
+        return True
 
 
 class OpView:
     """A dataset whose samples are made stage by stage, each with a span."""
 
-    def __init__(self, recorder: Recorder, dataset: Any) -> None:
+    def __init__(self, recorder: Line, dataset: Any) -> None:
         self._recorder = recorder
         self._dataset = dataset
         self._clock = clock = StageClock(recorder)
-        self._begin = find_stages(dataset, lambda steps: TracedSampleRun(steps, clock)) or self._opaque
+        own = getattr(dataset, "steps_of", None)  # a layer before the user's dataset that can tell its own
+        if own is not None:
+            self._begin: Callable[[Any], SampleRun] = lambda key: TracedSampleRun(own(key), clock)
+        else:
+            self._begin = find_stages(dataset, lambda steps: TracedSampleRun(steps, clock)) or self._opaque
         self.spans_per_sample = 2
 
     def __getitem__(self, key: Any) -> Any:
@@ -90,7 +102,7 @@ def _as_one_step(dataset: Any, key: Any) -> Steps:
 class StageClock:
     """Times stages, with one look at the CPU clock for each that takes a while: that look is a system call."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Line) -> None:
         self.recorder = recorder
         self.owner: object = None
         """The sample at work."""

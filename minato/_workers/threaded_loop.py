@@ -7,12 +7,13 @@ and wakes the threads that the board says are to be woken.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._queues.control import Worker
 from .._queues.taking import TakingBoard
 from .._records import CollateTask, Run
-from .lanes import Datasets, Turns, Untraced, called_lanes
+from .lane_tracing import LaneTrace, TracedLaneBoard, open_lanes
+from .lanes import Datasets, MaybeTraced, Turns, called_lanes
 from .map_loop import MapLoop
 from .thread_randomness import SeedingGuard, Unmanaged
 
@@ -30,12 +31,15 @@ class ThreadedLoop:
         guard, book = SeedingGuard(), context.layout_book()
         datasets = Datasets(context, context.plan.thread_copies)
         turns = Turns(context.board)
+        traces = open_lanes(context.trace, context.control.lanes, in_one_thread=False)
         self._lanes: list[_Lane] = []
         self._loops: list[MapLoop] = []
         for number in range(context.control.lanes):
-            lane = _Lane(context, number, datasets, guard, _LaneBoard(context, number, turns, self._changed))
+            trace = None if traces is None else traces.lane(number)
+            board = _board(context, number, turns, self._changed, trace)
+            lane = _Lane(context, number, datasets, guard, board, trace)
             self._lanes.append(lane)
-            self._loops.append(MapLoop(lane, context.writer(program, lane.board, book, guard)))
+            self._loops.append(MapLoop(lane, context.writer(program, board, book, guard, trace)))
         self._running = 0
         self._error: BaseException | None = None
 
@@ -55,6 +59,8 @@ class ThreadedLoop:
 
     def _work(self, lane: _Lane, loop: MapLoop) -> None:
         lane.board.note_thread(threading.get_ident())
+        if lane.trace is not None:
+            lane.trace.enter()
         try:
             loop.run()
         except BaseException as error:  # minato's own: those of samples take the samples' places
@@ -74,9 +80,8 @@ class ThreadedLoop:
 class _LaneBoard(TakingBoard):
     """The board as one thread sees it: before it takes work, it waits until it may."""
 
-    def __init__(self, context: WorkerContext, lane: int, turns: Turns, changed: threading.Condition) -> None:
-        record = context.worker * context.control.lanes + lane
-        super().__init__(context.control, context.arena, record, context.announce)
+    def __init__(self, lane: int, turns: Turns, changed: threading.Condition, *args: Any) -> None:
+        super().__init__(*args)
         self._lane = lane
         self._turns = turns
         self._changed = changed
@@ -86,16 +91,16 @@ class _LaneBoard(TakingBoard):
         self._words[self._me + Worker.THREAD] = ident & 0x7FFF_FFFF_FFFF_FFFF
 
     def pull(self, want: int, whole_from: int = 0, with_rows: bool = False) -> Run | CollateTask | None:
-        if not self._begin():
+        if not self._begin_turn():
             return None
         taken = super().pull(want, whole_from, with_rows)
         if taken is None:
-            self._end()
+            self._end_turn()
         elif isinstance(taken, Run) and taken.alone:
             self._await_solitude()
         return taken
 
-    def _begin(self) -> bool:
+    def _begin_turn(self) -> bool:
         """Wait for this lane's turn. False: there will be none."""
         with self._changed:
             if self._turns.end(self._lane):
@@ -107,7 +112,7 @@ class _LaneBoard(TakingBoard):
             self._turns.begin(self._lane)
         return True
 
-    def _end(self) -> None:
+    def _end_turn(self) -> None:
         with self._changed:
             if self._turns.end(self._lane):
                 self._changed.notify_all()
@@ -119,18 +124,39 @@ class _LaneBoard(TakingBoard):
                 self._changed.wait()
 
 
-class _Lane(Untraced):
+class _TracedLaneBoard(_LaneBoard, TracedLaneBoard):
+    """The same, recorded."""
+
+
+def _board(
+    context: WorkerContext, lane: int, turns: Turns, changed: threading.Condition, trace: LaneTrace | None
+) -> _LaneBoard:
+    record = context.worker * context.control.lanes + lane
+    where = (context.control, context.arena, record, context.announce)
+    if trace is None:
+        return _LaneBoard(lane, turns, changed, *where)
+    return _TracedLaneBoard(lane, turns, changed, *trace.board_arguments, *where)
+
+
+class _Lane(MaybeTraced):
     """What a thread's loop works in."""
 
     caught = BaseException  # a thread that ended would be missed by nobody
 
     def __init__(
-        self, context: WorkerContext, number: int, datasets: Datasets, guard: SeedingGuard, board: _LaneBoard
+        self,
+        context: WorkerContext,
+        number: int,
+        datasets: Datasets,
+        guard: SeedingGuard,
+        board: _LaneBoard,
+        trace: LaneTrace | None,
     ) -> None:
         self.number = number
         self.worker = context.worker
         self.plan = context.plan
         self.board = board
+        self.trace = trace
         self.dataset = datasets.of(number)
         self.guard = guard
         self.called = threading.Event()

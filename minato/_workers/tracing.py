@@ -1,7 +1,8 @@
 """What a worker leaves in a trace. Nothing here exists in a worker that is not traced.
 
 `TracedBoard` is the board a traced worker takes its work from: between taking work and handing it in lies all that is
-to be recorded, whichever loop is at it. Single operations are recorded in op_tracing.py.
+to be recorded, whichever loop is at it. Single operations are recorded in op_tracing.py. A process with many lanes has
+a board for each: lane_tracing.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from .._instrument import NONE, Flag, Kind, TraceSpec
 from .._queues.arena import Arena
 from .._queues.control import ControlBlock
 from .._queues.taking import TakingBoard
-from .._recording import Pending, Recorder, open_worker
+from .._recording import Pending, open_worker
 from .._records import CollateTask, Place, Run
+from .lane_recording import Line
 from .op_tracing import OpWatch, StageClock, TracedSampleRun, as_index
 from .splitting import Steps
 from .stages import SampleRun
@@ -25,20 +27,18 @@ _now, _cpu = time.monotonic_ns, time.thread_time_ns
 _SAMPLE, _RUN = int(Kind.SAMPLE), int(Kind.RUN)
 
 
-class WorkerTrace:
-    """The instruments of one worker."""
+class LineTrace:
+    """The instruments of one line of work: samples that are made one after the other."""
 
-    def __init__(self, spec: TraceSpec, worker: int) -> None:
-        self._recorder = open_worker(spec, worker)
-        self._worker = worker
-        self._ops = OpWatch(self._recorder, spec.granularity)
-        self._clock = StageClock(self._recorder)
-        self._only_batches = spec.granularity == "batch"
-        self._tell("start")
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._ops = OpWatch(line, line.spec.granularity)
+        self._clock = StageClock(line)
+        self._only_batches = line.spec.granularity == "batch"
 
     def board(self, control: ControlBlock, arena: Arena, worker: int, announce: Callable[[], object]) -> TakingBoard:
         """The board to take work from."""
-        return TracedBoard(self._recorder, self._ops.worked, control, arena, worker, announce)
+        return TracedBoard(self._line, self._ops.worked, control, arena, worker, announce)
 
     def dataset(self, dataset: Any, samples: int) -> Any:
         """What to fetch a run of samples from."""
@@ -50,16 +50,26 @@ class WorkerTrace:
 
     def collate(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The collate function, timed."""
-        return TimedCollate(self._recorder, function)
+        return TimedCollate(self._line, function)
+
+
+class WorkerTrace(LineTrace):
+    """The instruments of one worker process."""
+
+    def __init__(self, spec: TraceSpec, worker: int) -> None:
+        self.recorder = open_worker(spec, worker)
+        super().__init__(self.recorder)
+        self._worker = worker
+        self._tell("start")
 
     def stop(self) -> None:
         """The worker ends in order."""
         self._tell("stop")
-        self._recorder.let_go()
+        self.recorder.let_go()
 
     def _tell(self, what: str) -> None:
-        self._recorder.record(Kind.WORKER, _now(), name=what, index=self._worker, nbytes=self._recorder.pid)
-        self._recorder.flush()
+        self.recorder.record(Kind.WORKER, _now(), name=what, index=self._worker, nbytes=self.recorder.pid)
+        self.recorder.flush()
 
 
 def open_trace(spec: TraceSpec | None, worker: int) -> WorkerTrace | None:
@@ -80,7 +90,7 @@ class _Aside:
 class TracedBoard(TakingBoard):
     """A board that notes when work was taken and handed in."""
 
-    def __init__(self, recorder: Recorder, worked: Callable[[int], None], *args: Any) -> None:
+    def __init__(self, recorder: Line, worked: Callable[[int], None], *args: Any) -> None:
         """`worked` is told the nanoseconds of each run."""
         super().__init__(*args)
         self._recorder = recorder
@@ -146,17 +156,18 @@ class TracedBoard(TakingBoard):
 
     def _note_made(self, batch: int, count: int, end_ns: int) -> None:
         """Samples are in their rows."""
-        cpu_ns, start_ns = _cpu(), self._start_ns
+        used_ns, start_ns = self._used_ns(), self._start_ns
         if self._made and self._fetched_ns is not None:
             # Rows of another batch than the run's first samples: theirs began later.
             start_ns += (self._fetched_ns - start_ns) * self._made // max(1, self._taken)
         self._made += count
         put, pool = self._recorder.put, self._pool
-        for part_ns, duration_ns, used_ns in self._parts:
-            put(_RUN, part_ns, duration_ns, batch, 0, pool, used_ns)
+        for part in self._parts:
+            put(_RUN, part[0], part[1], batch, 0, pool, part[2])
         self._parts = []
-        put(_RUN, start_ns, end_ns - start_ns, batch, count, pool, cpu_ns - self._cpu_ns)
-        self._cpu_ns = cpu_ns
+        put(_RUN, start_ns, end_ns - start_ns, batch, count, pool, used_ns)
+        if any(self._recorder.looks):
+            self._recorder.tell_looks(batch)
         self._worked(end_ns - start_ns)
         self._settle(batch, count if self._made < self._taken else None)
         self._write(batch)
@@ -173,6 +184,11 @@ class TracedBoard(TakingBoard):
         self._recorder.settle(waiting[:upto], batch)
         del waiting[:upto]
 
+    def _used_ns(self) -> int:
+        """CPU time since this was asked last."""
+        before, self._cpu_ns = self._cpu_ns, _cpu()
+        return self._cpu_ns - before
+
     def _write(self, batch: int) -> None:
         if batch != self._batch:
             self._batch = batch
@@ -183,11 +199,10 @@ class TracedBoard(TakingBoard):
     def park(self, most: int) -> int | None:
         entry = super().park(most)
         if entry is not None:
-            now, cpu = _now(), _cpu()
+            now = _now()
             index = as_index(self._keys[0]) if self._keys else NONE
             waiting = self._recorder.pending or []
-            part = (self._start_ns, now - self._start_ns, cpu - self._cpu_ns)
-            self._cpu_ns = cpu
+            part = (self._start_ns, now - self._start_ns, self._used_ns())
             self._aside[entry] = _Aside([*self._parts, part], waiting[:], index)
             waiting.clear()
             self._recorder.record(Kind.PARKED, now, index=index)
@@ -198,7 +213,8 @@ class TracedBoard(TakingBoard):
         aside = self._aside.pop(entry, None)
         if wanted and aside is not None:
             self._begin(None)
-            self._start_ns, self._cpu_ns = _now(), _cpu()
+            self._start_ns = _now()
+            self._used_ns()  # so far: not for this sample
             self._taken, self._made, self._fetched_ns = 1, 0, None
             self._parts, self._keys = aside.parts, [aside.index]
             self._recorder.index = aside.index
@@ -211,7 +227,7 @@ class TracedBoard(TakingBoard):
 class TimedCollate:
     """A collate function that leaves a span; its batch is told when the result is handed in."""
 
-    def __init__(self, recorder: Recorder, function: Callable[[Any], Any]) -> None:
+    def __init__(self, recorder: Line, function: Callable[[Any], Any]) -> None:
         self._recorder = recorder
         self._function = function
 

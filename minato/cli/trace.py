@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +55,9 @@ def register(subparsers: Any) -> None:
     )
     _add_run(report)
     report.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
+    report.add_argument(
+        "--diagnosis", type=Path, metavar="FILE", help="with --html: put what `minato diagnose --html FILE` wrote in it"
+    )
     report.add_argument("--csv", type=Path, metavar="DIR", help="write each table as a CSV file")
     report.add_argument("--remove-outliers", action="store_true", help="leave short last batches out of batch times")
     report.set_defaults(run=_report)
@@ -95,7 +101,9 @@ def _read(arguments: argparse.Namespace) -> RunTrace:
 def _report(arguments: argparse.Namespace) -> int:
     from ..trace.summary import TABLES, summarize, to_csv, to_text
 
-    summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
+    sections = [] if arguments.diagnosis is None else [_diagnosis(arguments.diagnosis, arguments.html)]
+    with _working(f"reading {arguments.directory}"):
+        summary = summarize(_read(arguments), remove_outliers=arguments.remove_outliers)
     if arguments.csv is not None:
         try:
             arguments.csv.mkdir(parents=True, exist_ok=True)
@@ -104,39 +112,44 @@ def _report(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f"tables cannot be written to {arguments.csv}: {error.strerror}") from None
     if arguments.html is not None:
-        _write_html(summary, arguments.html)
+        with _working(f"writing {arguments.html}"):
+            _write_html(summary, arguments.html, sections)
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
     sys.stdout.write(text)
     return 0
 
 
-def _write_html(summary: Summary, out: Path) -> None:
+def _diagnosis(path: Path, html: Path | None) -> str:
+    """The section that `minato diagnose --html` wrote into a page."""
+    if html is None:
+        raise UserError("--diagnosis goes into the page of --html FILE, which is missing")
+    try:
+        found = re.search(r'<section class="minato-diagnosis">.*?</section>', path.read_text(encoding="utf-8"), re.S)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if found is None:
+        raise UserError(f"{path} holds no diagnosis: give what `minato diagnose module:factory --html FILE` wrote")
+    return found[0]
+
+
+def _write_html(summary: Summary, out: Path, sections: list[str]) -> None:
     from ..trace.report import write_html
 
     try:
-        write_html(summary, out)
+        write_html(summary, out, sections)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from ..trace import chrome, lotus
     from ..trace.reading import TraceError
 
     if arguments.csv is None and arguments.chrome is None:
         raise UserError("nothing to export: give --csv DIR or --chrome FILE, and --merge PROFILE with the latter")
-    run = _read(arguments)
     done: dict[str, Any] = {}
     try:
-        if arguments.csv is not None:
-            done["csv"] = [str(path) for path in lotus.export(run, arguments.csv)]
-        if arguments.chrome is not None:
-            granularity = "batch" if arguments.coarse else "op"
-            if arguments.merge is not None:
-                done["events"] = chrome.merge(run, arguments.merge, arguments.chrome, granularity)
-            else:
-                done["events"] = chrome.export(run, arguments.chrome, granularity)
-            done["chrome"] = str(arguments.chrome)
+        with _working(f"exporting {arguments.directory}"):
+            _export_to(_read(arguments), arguments, done)
     except (TraceError, OSError) as error:
         raise UserError(str(error)) from None
     if arguments.json:
@@ -147,3 +160,27 @@ def _export(arguments: argparse.Namespace) -> int:
         if "chrome" in done:
             sys.stdout.write(f"{done['chrome']}: {done['events']} events\n")
     return 0
+
+
+def _export_to(run: RunTrace, arguments: argparse.Namespace, done: dict[str, Any]) -> None:
+    """Write the files that are asked for; `done` is told which."""
+    from ..trace import chrome, lotus
+
+    if arguments.csv is not None:
+        done["csv"] = [str(path) for path in lotus.export(run, arguments.csv)]
+    if arguments.chrome is not None:
+        granularity = "batch" if arguments.coarse else "op"
+        if arguments.merge is not None:
+            done["events"] = chrome.merge(run, arguments.merge, arguments.chrome, granularity)
+        else:
+            done["events"] = chrome.export(run, arguments.chrome, granularity)
+        done["chrome"] = str(arguments.chrome)
+
+
+def _working(what: str) -> AbstractContextManager[object]:
+    """A sign of life on stderr, where that is a terminal: long runs take some seconds."""
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{what} ...")

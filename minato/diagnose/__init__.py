@@ -5,6 +5,7 @@ The module itself is callable. Where things are:
     probing.py      what the stages cost, run aside for the purpose
     storage.py      what the storage gives, by parallelism
     watching.py     the same while training, in the loader's own workers
+    rates.py        how fast a loader is, by running one like it
     measuring.py    all of it for one loader: a `Measurement` (records.py)
     model.py        visit ratios, rates, busy shares; bound.py: the linear programme; predicting.py: other settings
     advising.py     what to change; report.py: the verdict in words, table, JSON, graph, HTML
@@ -33,7 +34,14 @@ __all__ = ["Advice", "Diagnosis", "Measurement", "StageMeasurement", "run", "wat
 MAX_SECONDS = 15.0
 
 
-def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], Any] | None = None) -> Diagnosis:
+def run(
+    loader: Any,
+    *,
+    max_seconds: float = MAX_SECONDS,
+    step: Callable[[Any], Any] | None = None,
+    storage_bytes_s: float | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
     """Say what bounds a loader, and what to change. `minato.diagnose(loader)` is this function.
 
     Samples of its dataset are run aside, and a loader like it is run for a while; the loader itself, its sampler and
@@ -43,12 +51,16 @@ def run(loader: Any, *, max_seconds: float = MAX_SECONDS, step: Callable[[Any], 
         loader: over a map-style dataset.
         max_seconds: about how long to measure; the measurement ends sooner when it is steady.
         step: what your loop does with a batch, to see whether that is the bottleneck. It is called with batches.
+        storage_bytes_s: what the storage gives at most, if that is known; it is not measured then.
+        tell: called with what is measured next, a few times: for a progress bar.
     """
     if not max_seconds > 0:
         raise ValueError(f"max_seconds must be positive, got {max_seconds}")
     if not hasattr(loader, "dataset") or not hasattr(loader, "num_workers"):
         raise TypeError(f"a DataLoader is needed, got {loader!r}")
-    seen = measure(loader, max_seconds, step)
+    if storage_bytes_s is not None and not storage_bytes_s > 0:
+        raise ValueError(f"storage_bytes_s must be positive, got {storage_bytes_s}")
+    seen = measure(loader, max_seconds, step, tell, storage_bytes_s)
     return conclude(loader, seen, advise(loader, seen))
 
 

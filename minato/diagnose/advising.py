@@ -230,19 +230,20 @@ def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
         )
 
 
-def limit_in_words(bound: Bound, seen: Seen) -> str:
-    """What holds the rate, for somebody who knows nothing of the model."""
+def limit_in_words(bound: Bound, seen: Seen, as_configured: bool = True) -> str:
+    """What holds the rate, for somebody who knows nothing of the model; as the loader is, or with as many workers as
+    one likes."""
     measurement = seen.measurement
     words = {
-        "cpu": f"the CPU: all {measurement.cores:g} cores are busy",
+        "cpu": f"the CPU: all {measurement.cores:g} cores are busy"
+        if as_configured
+        else f"its {measurement.cores:g} cores",
         PLACES: f"the number of workers ({measurement.workers})",
         "memory": "memory for samples in the making",
         "storage": f"the storage, which gives {(measurement.storage_bytes_s or 0) / 1e6:,.0f} MB/s",
         CONSUMER: "your own loop",
         "sequential": "what the main process does for each batch",
     }
-    if bound.limit == "cpu" and measurement.workers == 0:
-        return "one process doing everything in turn (num_workers=0)"
-    if bound.limit == PLACES and measurement.workers == 0:
+    if as_configured and bound.limit in ("cpu", PLACES) and measurement.workers == 0:
         return "one process doing everything in turn (num_workers=0)"
     return words.get(bound.limit, bound.limit)

@@ -41,7 +41,11 @@ class UsageMeter:
 
     def since(self, before: Used) -> Used:
         """What was used since a look, without what looking itself takes. No less wall than CPU time."""
-        now, own = self.now(), self._own
+        return self.between(before, self.now())
+
+    def between(self, before: Used, now: Used) -> Used:
+        """The same between two looks."""
+        own = self._own
         cpu_ns = max(0, now.cpu_ns - before.cpu_ns - own.cpu_ns)
         wall_ns = max(cpu_ns, now.wall_ns - before.wall_ns - own.wall_ns)
         # The account of bytes grows by looking as well, by a few more or less.

@@ -17,28 +17,19 @@ from torch.utils.data import IterableDataset
 from .._engine.cores import allowed_cores
 from .._engine.start import start_method
 from .._pipeline.aside import run_aside
+from .._pipeline.cache import MEMORY_SHARE
 from .._pipeline.looking import Look, choose_indices, look
+from .._pipeline.planning import OVERHEAD_S, CachePoint, choose
 from .._pipeline.room import available_bytes
+from .model import model
 from .probing import Probe, probe
-from .rebuilding import measuring_loader, no_word_of_workers, typical_batch
-from .records import LOAD, TRANSFER, Measurement, StageMeasurement
+from .rates import Rate, measure_rate
+from .rebuilding import typical_batch
+from .records import CACHE, LOAD, TRANSFER, Measurement, StageMeasurement
 from .storage import StorageCurve, probe_storage
 
-LEAST_S, TOLERANCE = 0.6, 0.01
+LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that was seen
 _MOST_INDICES = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Of a loader that nobody else holds up."""
-
-    batches_s: float
-    change: float
-    """By which share it still changed at the end."""
-    main_cpu_s: float
-    """CPU seconds of the consuming thread per batch: delivery and transfer."""
-    step_s: float | None
-    """Seconds per batch that the given step took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +43,19 @@ class Seen:
     """CPU time that other threads of the process used per CPU time of the one that ran the stages."""
 
 
-def measure(loader: Any, max_seconds: float, step: Callable[[Any], Any] | None = None) -> Seen:
-    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it
-    takes."""
+PHASES = 5
+"""Times that `tell` is called by `measure`, at most."""
+
+
+def measure(
+    loader: Any,
+    max_seconds: float,
+    step: Callable[[Any], Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    storage_bytes_s: float | None = None,
+) -> Seen:
+    """Measure a loader for about `max_seconds`. `step`: what the consumer does with a batch, to see how long it takes.
+    `tell` is called with what comes next. `storage_bytes_s`: given instead of measured."""
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
             "an IterableDataset has no indices to take samples by; diagnose a map-style dataset, or look at "
@@ -66,13 +67,91 @@ def measure(loader: Any, max_seconds: float, step: Callable[[Any], Any] | None =
     indices = choose_indices(loader.dataset, _MOST_INDICES)
     batch = typical_batch(loader)
     collate_fn = None if loader.batch_sampler is None and loader.batch_size is None else loader.collate_fn
+    tell("looking at the stages of some samples")
     seen = run_aside(context, 0.15 * max_seconds, look, loader.dataset, indices[:64], 0.15 * max_seconds)
+    tell("measuring what each stage costs")
     probed, inner = run_aside(
-        context, 0.35 * max_seconds, _probe, loader.dataset, indices, batch, collate_fn, 0.35 * max_seconds
+        context, 0.3 * max_seconds, _probe, loader.dataset, indices, batch, collate_fn, 0.3 * max_seconds
     )
-    rate = measure_rate(loader, indices, 0.35 * max_seconds, step)
-    storage = _storage(context, loader.dataset, indices, probed, 0.15 * max_seconds)
-    return Seen(_measurement(loader, seen, probed, rate, storage, batch), seen, storage, inner)
+    tell("measuring the loader's rate")
+    point = _cache_point(loader, seen)
+    rate = _own_rate(loader, indices, probed, 0.3 * max_seconds, step, point)
+    busy = rate if loader.num_workers >= allowed_cores().cores else None
+    if busy is None:
+        tell("measuring it with all cores busy")
+        workers = max(1, math.ceil(allowed_cores().cores))
+        busy = _own_rate(loader, indices, probed, 0.1 * max_seconds, None, point, num_workers=workers)
+    storage = None
+    if storage_bytes_s is None:
+        tell("measuring what the storage gives")
+        storage = _storage(context, loader.dataset, indices, probed, 0.15 * max_seconds)
+    measurement = _measurement(loader, seen, probed, rate, storage, batch)
+    if storage_bytes_s is not None:
+        measurement = replace(measurement, storage_bytes_s=storage_bytes_s)
+    if point is not None:
+        measurement = with_cache(measurement, seen, point)
+    return Seen(replace(measurement, crowding=_crowding(measurement, busy)), seen, storage, inner)
+
+
+def _cache_point(loader: Any, seen: Look) -> CachePoint | None:
+    """What the loader's own cache keeps, if it has one."""
+    if getattr(loader, "cache", None) is None:
+        return None
+    limit = loader.cache_bytes or int(MEMORY_SHARE * available_bytes())
+    point = choose(seen, loader.cache, len(loader.dataset), limit)
+    return point if isinstance(point, CachePoint) else None
+
+
+def _own_rate(
+    loader: Any,
+    indices: Sequence[int],
+    probed: Probe,
+    seconds: float,
+    step: Callable[[Any], Any] | None,
+    point: CachePoint | None,
+    **changes: Any,
+) -> Rate:
+    """The rate with the loader's own arguments, but for `changes`. A cache is filled first, with as many samples as a
+    third of the time is enough for."""
+    if point is None or point.share < 1:
+        return measure_rate(loader, indices, seconds, step, **changes)
+    batch = typical_batch(loader)
+    sample_s = sum(stage.wall_s for stage in probed.stages) / probed.samples
+    few = list(indices[: max(batch, int(seconds / 3 / max(sample_s, 1e-6)))])
+    filling = -(-len(few) // batch)
+    kept = {"cache": loader.cache, "cache_bytes": loader.cache_bytes}
+    return measure_rate(loader, few, seconds * 2 / 3, step, 2 + filling, **kept, **changes)
+
+
+def _crowding(measurement: Measurement, busy: Rate) -> float:
+    """How many times the CPU time of a batch alone it takes in workers when all cores are busy: they share caches and
+    memory, often execution units too, and the loader's own work is in it. 1 where that is not known."""
+    alone_s = sum(stage.demand.cpu_s for stage in model(measurement) if not stage.demand.is_sequential)
+    if busy.workers_cpu_s is None or alone_s <= 0:
+        return 1.0
+    return min(MOST_CROWDING, max(LEAST_CROWDING, busy.workers_cpu_s / alone_s))
+
+
+def with_cache(measurement: Measurement, look: Look, point: CachePoint) -> Measurement:
+    """The pipeline once its cache is filled: what is kept costs what having it costs."""
+    left = 1.0 - point.share
+    made_s = sum(stage.wall_s for stage in look.stages if stage.name in point.stages)
+    get_s = max(OVERHEAD_S, made_s - point.saved_s) * measurement.samples * point.share
+    stages = [_scaled(stage, left) if stage.name in point.stages else stage for stage in measurement.stages]
+    size = int(point.entry_bytes * measurement.samples)
+    cache = StageMeasurement(CACHE, CACHE, measurement.samples, get_s, get_s, bytes_out=size)
+    return replace(measurement, stages=(cache, *stages))
+
+
+def _scaled(stage: StageMeasurement, share: float) -> StageMeasurement:
+    return replace(
+        stage,
+        cpu_s=stage.cpu_s * share,
+        wall_s=stage.wall_s * share,
+        bytes_read=int(stage.bytes_read * share),
+        cpu_least_s=None if stage.cpu_least_s is None else stage.cpu_least_s * share,
+        wall_std_s=stage.wall_std_s * share**0.5,
+    )
 
 
 def _probe(dataset: Any, indices: Sequence[int], batch: int, collate_fn: Any, seconds: float) -> tuple[Probe, float]:
@@ -91,67 +170,10 @@ def _storage(context: Any, dataset: Any, indices: Sequence[int], probed: Probe, 
     return run_aside(context, seconds, probe_storage, dataset, indices, probed.files, max(0.2, seconds / 6), per_sample)
 
 
-def measure_rate(
-    loader: Any,
-    indices: Sequence[int],
-    max_seconds: float,
-    step: Callable[[Any], Any] | None = None,
-    skip: int = 2,
-    **changes: Any,
-) -> Rate:
-    """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
-    count, until workers are up."""
-    with no_word_of_workers():
-        ours = measuring_loader(loader, indices, **changes)
-        try:
-            return _drain(iter(ours), max_seconds, step, skip)
-        finally:
-            close = getattr(ours, "close", None)
-            if close is not None:
-                close()
-
-
-def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, skip: int) -> Rate:
-    """Take batches until the rate changes by less than 1 % from one stretch to the next, or the time is up."""
-    for _ in range(skip):
-        next(batches)
-    deadline = time.monotonic() + max_seconds
-    began, cpu = time.monotonic(), time.thread_time()
-    taken, stretch, step_s, change = 0, max(0.15, max_seconds / 30), 0.0, math.inf
-    rates: list[float] = []
-    mark = began + stretch
-    while True:
-        batch = next(batches)
-        taken += 1
-        if step is not None:
-            before = time.perf_counter()
-            step(batch)
-            step_s += time.perf_counter() - before
-        del batch
-        now = time.monotonic()
-        if now >= mark:
-            rates.append(taken / (now - began - step_s))
-            change = max((abs(rates[-1] / old - 1) for old in rates[-3:-1]), default=math.inf)
-            mark = now + stretch
-            if len(rates) >= 3 and change < TOLERANCE and now - began > LEAST_S:
-                break
-        if now > deadline:
-            break
-    elapsed = time.monotonic() - began - (step_s if step is not None else 0.0)
-    used = max(0.0, time.thread_time() - cpu)
-    return Rate(taken / elapsed, min(change, 1.0), used / taken, step_s / taken if step is not None else None)
-
-
 def _measurement(
     loader: Any, seen: Look, probed: Probe, rate: Rate, storage: StorageCurve | None, batch: int
 ) -> Measurement:
-    judged = {stage.name: stage for stage in seen.stages}
-    stages = [
-        replace(stage, randomness=judged[stage.name].randomness.value, reason=judged[stage.name].reason)
-        if stage.name in judged
-        else stage
-        for stage in probed.stages
-    ]
+    stages = judged(probed.stages, seen)
     if storage is not None and storage.by == "loading" and stages[0].bytes_read < 512 * probed.samples:
         # Read by other ways than files: what was loaded counts, as it did for the bandwidth.
         stages[0] = replace(stages[0], bytes_read=stages[0].bytes_out)
@@ -163,7 +185,7 @@ def _measurement(
         batch_size=batch,
         dataset_samples=len(loader.dataset),
         workers=loader.num_workers,
-        concurrency=_concurrency(loader),
+        concurrency=concurrency_of(loader),
         prefetch=loader.prefetch_factor or 1,
         cores=allowed_cores().cores,
         rate=rate.batches_s,
@@ -175,11 +197,23 @@ def _measurement(
     )
 
 
+def judged(stages: Sequence[StageMeasurement], look: Look) -> list[StageMeasurement]:
+    """Stages with what a look says of their randomness."""
+    found = {stage.name: stage for stage in look.stages}
+    return [
+        replace(stage, randomness=found[stage.name].randomness.value, reason=found[stage.name].reason)
+        if stage.name in found
+        else stage
+        for stage in stages
+    ]
+
+
 def _transfer(rate: Rate, batches: float) -> StageMeasurement:
     completions = max(1, round(batches))
     used = rate.main_cpu_s * batches
     return StageMeasurement(TRANSFER, TRANSFER, completions, used, used, is_sequential=True, randomness="deterministic")
 
 
-def _concurrency(loader: Any) -> int:
+def concurrency_of(loader: Any) -> int:
+    """Samples that one worker fetches at once."""
     return loader.num_fetch_workers if getattr(loader, "fetcher", "sequential") != "sequential" else 1

@@ -29,10 +29,12 @@ import torch.utils.data
 from torch.utils.data import IterableDataset
 
 from .._dataloader import DataLoader
+from .._engine.cores import allowed_cores
 from .._pipeline.looking import choose_indices
 from .advising import advise
 from .decisions import key_of, load, save
-from .measuring import Rate, measure, measure_rate
+from .measuring import Seen, measure
+from .rates import Rate, measure_rate
 from .rebuilding import rebuilt, typical_batch
 
 MAX_SECONDS = 20.0
@@ -56,7 +58,7 @@ def optimize(
         allow: arguments that may be changed although they were set: "num_workers", "prefetch_factor", "cache", ...
         pick_best: for functions: values of their arguments to choose from; each combination is optimised and measured,
             and the fastest is returned. Their batches have to be of the same structure.
-        when: for functions: given the keyword arguments of a call, whether to optimise.
+        when: for functions: given the arguments of a call by name, whether to optimise.
         max_seconds: about how long to measure; None: 20, or MINATO_MAX_SECONDS.
     """
     allowed = frozenset(allow)
@@ -88,13 +90,20 @@ def _decorated(
 
     @functools.wraps(function)
     def make(*args: Any, **keywords: Any) -> Any:
-        if when is not None and not when(dict(keywords)):
+        if when is not None and not when(_given(function, args, keywords)):
             return function(*args, **keywords)
         if len(variants) == 1:
             return _optimized(function(*args, **keywords), allowed, seconds)[0]
         return _fastest([{**keywords, **variant} for variant in variants], function, args, allowed, seconds)
 
     return make
+
+
+def _given(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults among them."""
+    bound = inspect.signature(function).bind(*args, **keywords)
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def _combinations(values: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
@@ -187,16 +196,32 @@ def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[
         proposed |= advice.changes
     if os.environ.get("MINATO_NO_CACHE", "0") == "1":
         proposed.pop("cache", None)
-    free = {name for name in TUNED if name in allowed or not _is_set(loader, name)}
+    free = {name for name in TUNED if _is_free(loader, name, allowed, seen)}
+    if "fetcher" in proposed and "fetcher" not in free:  # as many processes instead
+        proposed["num_workers"] *= proposed["num_fetch_workers"]
+    proposed = {name: value for name, value in proposed.items() if name in free}
     candidates = [one for one in _candidates(loader, proposed) if set(one) <= free]
     indices = choose_indices(loader.dataset, _enough(loader, seen.measurement.rate or 1.0, seconds / 8))
+    each_s = seconds / 2 / (len(candidates) + 1)
+    epoch = 1 << 30 if loader.persistent_workers else max(1, len(loader))
     best: dict[str, Any] = {}
-    rate = now = _steady(loader, indices, seconds / 2 / (len(candidates) + 1), {}).batches_s
+    rate = now = _steady(loader, indices, each_s, {}).over(epoch)
     for changes in candidates:
-        found = _steady(loader, indices, seconds / 2 / (len(candidates) + 1), changes).batches_s
+        found = _steady(loader, indices, each_s, changes).over(epoch)
         if found > max(rate, now * GAIN):
             best, rate = changes, found
     return best, rate
+
+
+def _is_free(loader: Any, name: str, allowed: frozenset[str], seen: Seen) -> bool:
+    """Whether an argument may be changed: `allow` names it, or it was not set and the content stays the same."""
+    if name in allowed:
+        return True
+    if name == "persistent_workers":  # later epochs would have other random numbers, as with torch
+        return False
+    if name in ("fetcher", "num_fetch_workers") and seen.look.deterministic < len(seen.look.stages):
+        return False  # threads share the global generators, and whatever else a stage keeps
+    return not _is_set(loader, name)
 
 
 def _is_set(loader: Any, name: str) -> bool:
@@ -208,11 +233,13 @@ def _is_set(loader: Any, name: str) -> bool:
 
 
 def _candidates(loader: Any, proposed: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was proposed; parts of it; and the neighbours of its number of workers, which decide by a hair."""
+    """What was proposed; parts of it; and the neighbours of its number of workers, which decide by a hair. Past the
+    number of cores only where the proposal is, for samples that wait."""
     workers = proposed.get("num_workers", loader.num_workers)
     base = {name: value for name, value in proposed.items() if name != "num_workers"}
     found = [proposed, base]
-    for number in dict.fromkeys((workers, 0, 1, workers - 1, workers + 1)):
+    more = workers + 1 if workers + 1 <= allowed_cores().cores or workers > allowed_cores().cores else workers
+    for number in dict.fromkeys((workers, 0, 1, workers - 1, more)):
         if number >= 0:
             found.append({**base, "num_workers": number} if number != loader.num_workers else dict(base))
     if "cache" in base:

@@ -51,8 +51,10 @@ def _scaled(demand: Demand, share: float) -> Demand:
 
 def resources_of(measurement: Measurement, places: float | None, with_consumer: bool = True) -> Resources:
     """What there is, with so many places in workers; None: as many as one likes."""
+    # Cores that are all busy get less done, each; fewer places than cores leave some of them idle.
+    is_crowded = places is None or places >= measurement.cores
     return Resources(
-        cores=measurement.cores,
+        cores=measurement.cores / measurement.crowding if is_crowded else measurement.cores,
         places=places,
         storage_bytes_s=measurement.storage_bytes_s,
         memory_bytes=measurement.memory_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LOAD, TRANSFORM, COLLATE, TRANSFER = "load", "transform", "collate", "transfer"
+LOAD, TRANSFORM, COLLATE, TRANSFER, CACHE = "load", "transform", "collate", "transfer", "(cache)"
 """Kinds of stages."""
 
 
@@ -67,6 +67,8 @@ class Measurement:
     """Reads at once from which on the storage gives no more."""
     memory_bytes: int | None = None
     """Memory that is available."""
+    crowding: float = 1.0
+    """Times as much CPU time as alone that a batch takes when all cores are busy."""
     is_live: bool = False
     """Measured while training, in the loader's own workers."""
 

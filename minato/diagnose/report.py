@@ -114,22 +114,21 @@ class Diagnosis:
         )
 
     def __str__(self) -> str:
-        lines = [self.verdict, "", self.table(), ""]
-        share = self.share_of_bound
-        lines.append(
-            f"upper limit as configured: {self.now.rate:,.1f} batches/s"
-            + ("" if self.rate is None else f"; measured: {self.rate:,.1f}, {share:.0%} of it")
-        )
-        lines.append(
-            f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by "
-            f"{limit_in_words(self.best, self.seen)}"
-        )
+        lines = [self.verdict, "", self.table(), "", *self._limits()]
         for number, one in enumerate(self.advice, 1):
             rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
             changes = ", ".join(f"{name}={value!r}" for name, value in one.changes.items())
             lines += ["", f"{number}. {one.what[0].upper()}{one.what[1:]}{f' ({changes})' if changes else ''}."]
             lines.append(f"   Because {one.reason}.{rate}")
         return "\n".join(lines)
+
+    def _limits(self) -> list[str]:
+        measured = "" if self.rate is None else f"; measured: {self.rate:,.1f}, {self.share_of_bound:.0%} of it"
+        return [
+            f"upper limit as configured: {self.now.rate:,.1f} batches/s{measured}",
+            f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by "
+            f"{limit_in_words(self.best, self.seen, as_configured=False)}",
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
@@ -178,20 +177,24 @@ class Diagnosis:
         rows = []
         for stage in self.stages:
             cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in self._row(stage))
-            colour = "#d33" if stage.name == self.bottleneck else "#69c"
-            bar = f'<td><div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div></td>'
-            rows.append(f"<tr>{cells}{bar}</tr>")
+            colour = "#d9534f" if stage.name == self.bottleneck else "#6c96cb"
+            bar = f'<div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div>'
+            rows.append(f'<tr>{cells}<td style="min-width:210px">{bar}</td></tr>')
         advice = "".join(
             f"<li><b>{html.escape(one.what)}</b>: {html.escape(one.reason)}"
-            + ("" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
+            + ("." if one.rate is None else f". Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
             + "</li>"
             for one in self.advice
         )
         return (
             f'<section class="minato-diagnosis"><h2>Diagnosis</h2><p><b>{html.escape(self.verdict)}</b></p>'
-            f"<table><thead><tr>{head}<th></th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
-            f"<ol>{advice}</ol></section>"
+            f'<div class="table"><table><thead><tr>{head}<th></th></tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table></div>"
+            f"<p>{'<br>'.join(map(html.escape, self._limits()))}</p><ol>{advice}</ol></section>"
         )
+
+    def _repr_html_(self) -> str:
+        return self.html()
 
 
 def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:

@@ -12,16 +12,21 @@ process.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from torch.utils.data import default_collate, default_convert
 
 from .._engine.cores import allowed_cores
 from .._engine.start import start_method
@@ -33,15 +38,15 @@ from .._queues.control import PoolLock
 from .._queues.mapping import map_file
 from .advising import advise
 from .clocks import UsageMeter, Used
-from .measuring import Seen
+from .measuring import Seen, concurrency_of, judged
 from .rebuilding import typical_batch
-from .records import LOAD, TRANSFORM, Measurement, StageMeasurement
+from .records import COLLATE, LOAD, TRANSFORM, Measurement, StageMeasurement
 from .report import Diagnosis, conclude
 
 MOST_STAGES = 64
 MOST_PROCESSES = 256
-COST_S = 15e-6  # seconds that timing one sample takes, about
 SHARE = 0.01  # of the time that timing may take
+MOST_BETWEEN = 1000  # samples from one that is timed to the next
 _NAME_BYTES = 64
 _COUNTERS = ("completions", "cpu_ns", "wall_ns", "square_us", "bytes_out", "bytes_read")
 _NAMES_AT = 64
@@ -128,6 +133,8 @@ class TimedDataset:
         self._begin = stages_of(dataset)
         self._meters = threading.local()
         self._every = 1
+        self._mean_every = 0.0
+        self._looks = 0
         self._since = 0
 
     def __len__(self) -> int:
@@ -138,10 +145,15 @@ class TimedDataset:
         if self._since < self._every:
             return self._dataset[index]
         self._since = 0
-        began = time.perf_counter()
-        sample = self._timed(index)
-        seconds = time.perf_counter() - began
-        self._every = max(1, min(1000, int(COST_S / (SHARE * max(seconds, 1e-6)))))
+        began = time.thread_time_ns()
+        sample, used = self._timed(index)
+        cost_ns = time.thread_time_ns() - began - sum(one.cpu_ns for one in used)
+        work_ns = max(1000, sum(one.wall_ns for one in used))
+        # What timing one sample takes, by the samples that follow it; smoothed, since one look may be held up.
+        every = min(MOST_BETWEEN, cost_ns / (SHARE * work_ns))
+        self._mean_every += (every - self._mean_every) / min(8, self._looks + 1)
+        self._looks += 1
+        self._every = max(1, math.ceil(self._mean_every))
         return sample
 
     @property
@@ -152,27 +164,35 @@ class TimedDataset:
             meter = self._meters.meter = UsageMeter()
         return meter
 
-    def _timed(self, index: Any) -> Any:
+    def _timed(self, index: Any) -> tuple[Any, list[Used]]:
+        """The sample, and what each of its stages used."""
+        meter, names, sizes = self._meter, ["load"], list[int]()
         if self._begin is None:
-            before = self._meter.now()
+            marks = [meter.now()]
             sample = self._dataset[index]
-            self._count("load", self._meter.since(before), bytes_of(sample))
-            return sample
-        run = self._begin(index)
-        names: dict[str, int] = {}
-        while not run.done:
-            name = run.stage
-            names[name] = names.get(name, 0) + 1
-            name = name if names[name] == 1 else f"{name}#{names[name]}"
-            before = self._meter.now()
-            done = run.advance()
-            used = self._meter.since(before)
-            self._count(name, used, bytes_of(run.result if done else run.call[1:] if run.call else None))
-        return run.result
+            marks.append(meter.now())
+            sizes.append(bytes_of(sample))
+        else:
+            run = self._begin(index)
+            names.clear()
+            marks = [meter.now()]
+            while not run.done:
+                names.append(run.stage)
+                done = run.advance()
+                sizes.append(bytes_of(run.result if done else run.call[1:] if run.call else None))
+                marks.append(meter.now())
+            sample = run.result
+        used = [meter.between(*pair) for pair in pairwise(marks)]
+        self._count(names, used, sizes)
+        return sample, used
 
-    def _count(self, name: str, used: Used, nbytes: int) -> None:
-        wall_us = used.wall_ns // 1000
-        self._counters.add(name, (1, used.cpu_ns, used.wall_ns, wall_us**2, nbytes, used.bytes_read))
+    def _count(self, names: list[str], used: list[Used], sizes: list[int]) -> None:
+        seen: dict[str, int] = {}
+        for name, one, nbytes in zip(names, used, sizes, strict=True):
+            seen[name] = seen.get(name, 0) + 1
+            label = name if seen[name] == 1 else f"{name}#{seen[name]}"
+            wall_us = one.wall_ns // 1000
+            self._counters.add(label, (1, one.cpu_ns, one.wall_ns, wall_us**2, nbytes, one.bytes_read))
 
 
 class TimedSubset(TimedDataset):
@@ -180,6 +200,29 @@ class TimedSubset(TimedDataset):
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         return [self[index] for index in indices]
+
+
+class TimedCollate:
+    """A collate function of the user's whose calls are timed, each of them."""
+
+    def __init__(self, function: Callable[[Any], Any], counters: Counters) -> None:
+        self._function = function
+        self._counters = counters
+        self._meters = threading.local()
+
+    def __call__(self, samples: Any) -> Any:
+        meter = getattr(self._meters, "meter", None)
+        if meter is None:
+            meter = self._meters.meter = UsageMeter()
+        before = meter.now()
+        made = self._function(samples)
+        used = meter.since(before)
+        wall_us = used.wall_ns // 1000
+        self._counters.add(COLLATE, (1, used.cpu_ns, used.wall_ns, wall_us**2, bytes_of(made), used.bytes_read))
+        return made
+
+    def __reduce__(self) -> tuple[type[TimedCollate], tuple[Any, Counters]]:
+        return TimedCollate, (self._function, self._counters)
 
 
 class _Layer:
@@ -203,6 +246,7 @@ class Watch:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._counters = Counters()
+        self._collate: Any = None
         self._before: Any = None
         self._after: Any = None
         self._began = self._ended = 0.0
@@ -211,6 +255,9 @@ class Watch:
         if self._loader._watcher is not None:
             raise RuntimeError("this loader is being watched already")
         self._loader._watcher = lambda below: _Layer(self._counters, below)
+        self._collate = self._loader.collate_fn
+        if self._collate not in (default_collate, default_convert):  # in place of these, rows are written
+            self._loader.collate_fn = TimedCollate(self._collate, self._counters)
         self._before, self._began = self._loader.stats(), time.monotonic()
         return self
 
@@ -219,6 +266,7 @@ class Watch:
     ) -> None:
         self._ended, self._after = time.monotonic(), self._loader.stats()
         self._loader._watcher = None
+        self._loader.collate_fn = self._collate
 
     def measurement(self) -> Measurement:
         """What was measured until now, or until the end of the `with` block."""
@@ -229,7 +277,8 @@ class Watch:
         if batches == 0:
             raise RuntimeError("no batch was delivered while the loader was watched")
         stages = self._stages()
-        busy = sum(stage.wall_s / stage.completions for stage in stages) * typical_batch(self._loader)
+        made_s = sum(stage.wall_s for stage in stages)
+        busy = made_s / stages[0].completions * typical_batch(self._loader)
         step = (elapsed - waited) / batches if self._loader.num_workers else max(0.0, elapsed / batches - busy)
         return Measurement(
             stages=tuple(stages),
@@ -237,7 +286,7 @@ class Watch:
             batch_size=typical_batch(self._loader),
             dataset_samples=len(self._loader.dataset),
             workers=self._loader.num_workers,
-            concurrency=1,
+            concurrency=concurrency_of(self._loader),
             prefetch=self._loader.prefetch_factor or 1,
             cores=allowed_cores().cores,
             rate=batches / elapsed,
@@ -249,8 +298,10 @@ class Watch:
         )
 
     def _stages(self) -> list[StageMeasurement]:
-        stages = []
-        for number, (name, total) in enumerate(self._counters.totals().items()):
+        totals = self._counters.totals()
+        collated = totals.pop(COLLATE, None)
+        stages: list[StageMeasurement] = []
+        for number, (name, total) in enumerate(totals.items()):
             count = max(1, total["completions"])
             mean_us = total["wall_ns"] / count / 1e3
             stages.append(
@@ -270,14 +321,31 @@ class Watch:
                 "no sample was timed: the loader's workers were started before it was watched (persistent_workers), or "
                 "its dataset fetches whole batches"
             )
+        if collated is not None and collated["completions"]:
+            stages.append(self._collation(collated, stages[0].completions))
         return stages
+
+    def _collation(self, total: dict[str, int], samples: int) -> StageMeasurement:
+        """As many collations as the samples that were timed make: of samples only some are."""
+        batches = max(1, round(samples / typical_batch(self._loader)))
+        scale = batches / total["completions"]
+        return StageMeasurement(
+            name=COLLATE,
+            kind=COLLATE,
+            completions=batches,
+            cpu_s=total["cpu_ns"] * 1e-9 * scale,
+            wall_s=total["wall_ns"] * 1e-9 * scale,
+            bytes_out=int(total["bytes_out"] * scale),
+        )
 
     def diagnosis(self) -> Diagnosis:
         """What bounds the loader as it was used. Looks at some samples aside, for their randomness and sizes."""
         measurement = self.measurement()
         indices = choose_indices(self._loader.dataset, 32)
         context_ = start_method(self._loader.multiprocessing_context)
-        seen = Seen(measurement, run_aside(context_, 2.0, look, self._loader.dataset, indices, 2.0), None, 0.0)
+        found = run_aside(context_, 2.0, look, self._loader.dataset, indices, 2.0)
+        measurement = replace(measurement, stages=tuple(judged(measurement.stages, found)))
+        seen = Seen(measurement, found, None, 0.0)
         return conclude(self._loader, seen, advise(self._loader, seen))
 
 

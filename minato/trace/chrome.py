@@ -15,9 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from .._instrument import NONE, Flag, Kind
 from .batches import MADE, BatchLife, batches
-from .reading import ProcessTrace, RunTrace, TraceError
+from .reading import ProcessTrace, Records, RunTrace, TraceError
 
 FINE = (Kind.SAMPLE, Kind.LOADER, Kind.OP, Kind.COLLATION)
 _MOMENTS = (Kind.WORKER, Kind.PARKED, Kind.RESUMED, Kind.CACHE, Kind.EPOCH)
@@ -77,14 +79,14 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
     if granularity not in ("batch", "op"):
         raise ValueError(f"granularity must be 'batch' or 'op', got {granularity!r}")
     ids = {(life.rank, life.pool, life.number): life for life in batches(run)}
-    begun: dict[int, tuple[float, int]] = {}
+    begun: dict[int, tuple[float, int, int]] = {}
     """Where each batch's arrow begins."""
     for process in run.processes:
         yield from _metadata(process, several=len(run.ranks) > 1)
     for process in run.processes:
         track = _Track(process, base_ns, ids)
         for event in track.made():
-            number, start = event["args"]["batch"], (event["ts"], process.header.pid)
+            number, start = event["args"]["batch"], (event["ts"], event["pid"], event["tid"])
             begun[number] = min(begun.get(number, start), start)
             yield event
         yield from track.main_spans()
@@ -95,15 +97,15 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
         if life.id in begun and life.consumed_ns is not None:
             main = _main_pid(run, life.rank)
             yield _arrow("s", life.id, *begun[life.id])
-            yield {**_arrow("f", life.id, (life.consumed_ns - base_ns) / 1000, main), "bp": "e"}
+            yield {**_arrow("f", life.id, (life.consumed_ns - base_ns) / 1000, main, main), "bp": "e"}
 
 
 def _main_pid(run: RunTrace, rank: int) -> int:
     return next(process.header.pid for process in run.mains if process.header.rank == rank)
 
 
-def _arrow(phase: str, batch: int, ts: float, pid: int) -> Json:
-    return {"ph": phase, "cat": "ac2g", "name": "ac2g", "id": -1 - batch, "ts": ts, "pid": pid, "tid": pid}
+def _arrow(phase: str, batch: int, ts: float, pid: int, tid: int) -> Json:
+    return {"ph": phase, "cat": "ac2g", "name": "ac2g", "id": -1 - batch, "ts": ts, "pid": pid, "tid": tid}
 
 
 def _metadata(process: ProcessTrace, several: bool) -> Iterator[Json]:
@@ -123,9 +125,14 @@ class _Track:
         self._ids = ids
 
     def made(self) -> Iterator[Json]:
-        """What this process did for each batch: its runs on a batch that follow on each other are one span."""
+        """What this process did for each batch, in each of its lanes."""
         made = self._process.of(*MADE)
         made = made[made["batch"] != NONE]
+        for thread in np.unique(made["thread"]).tolist():
+            yield from self._made_in(made[made["thread"] == thread], thread)
+
+    def _made_in(self, made: Records, thread: int) -> Iterator[Json]:
+        """Runs on a batch that follow on each other are one span."""
         spans: list[list[int]] = []
         """Start, end, pool, batch, samples."""
         for kind, pool, count, start, duration, batch in zip(
@@ -147,11 +154,11 @@ class _Track:
                 args = {"batch": life.id, "samples": samples, "workers": len(life.workers), **_external(life.id)}
                 if life.preprocess_ns is not None:
                     args["whole batch, ms"] = life.preprocess_ns / 1e6
-                yield self._span(f"SBatchPreprocessed_{life.id}", start, max(end, start) - start, args)
+                yield self._span(f"SBatchPreprocessed_{life.id}", start, max(end, start) - start, args, thread)
 
     def main_spans(self) -> Iterator[Json]:
-        """Waits, consumed batches, transfers, marks, work of other machines."""
-        for event in self._process.events(Kind.WAIT, Kind.CONSUMED, Kind.TRANSFER, Kind.MARK, Kind.OFFLOADED):
+        """Waits, consumed batches, transfers, marks."""
+        for event in self._process.events(Kind.WAIT, Kind.CONSUMED, Kind.TRANSFER, Kind.MARK):
             life = self._life(event.pool, event.batch)
             args: Json = {} if life is None else {"batch": life.id, **_external(life.id)}
             name, duration_ns = event.name, event.duration_ns
@@ -167,13 +174,16 @@ class _Track:
     def moments(self) -> Iterator[Json]:
         """Queue lengths, workers' lives, decisions and other moments."""
         pid = self._process.header.pid
-        for event in self._process.events(Kind.QUEUE, *_MOMENTS):
+        for event in self._process.events(Kind.QUEUE, Kind.OFFLOADED, *_MOMENTS):
             ts = (event.start_ns + self._shift_ns) / 1000
-            if event.kind is Kind.QUEUE:
+            if event.kind is Kind.OFFLOADED:
+                ts += event.duration_ns / 1000
+                yield {"ph": "C", "name": "offloaded", "ts": ts, "pid": pid, "args": {"samples": event.count}}
+            elif event.kind is Kind.QUEUE:
                 yield {"ph": "C", "name": event.name, "ts": ts, "pid": pid, "args": {event.name: event.count}}
             else:
                 name = f"{event.kind.name.lower()} {event.name}".strip()
-                args = {"index": event.index}
+                args = {"count": event.count} if event.kind is Kind.CACHE else {"index": event.index}
                 yield {"ph": "i", "s": "p", "name": name, "ts": ts, "pid": pid, "tid": pid, "args": args}
         for note in self._process.notes:
             ts = (note.start_ns + self._shift_ns) / 1000

@@ -80,8 +80,9 @@ class TraceSource:
         for file in self._files.values():
             self._take(file)
         last_ns = max((file.last_ns for file in self._files.values()), default=0)
-        # A run that has ended is shown as it was at its end.
-        now_ns = min(time.time_ns(), last_ns + int(WINDOW_S * 1e9 / 2))
+        # A run that has ended is shown as it was at its end; one that stands still goes down to nothing slowly.
+        has_ended = all(file.ended or not _alive(file.header) for file in self._files.values())
+        now_ns = last_ns if has_ended else min(time.time_ns(), last_ns + int(WINDOW_S * 1e9 / 2))
         for file in self._files.values():
             ends = file.recent["start_ns"] + file.recent["duration_ns"]
             file.recent = file.recent[ends > now_ns - WINDOW_S * 1e9]
@@ -195,13 +196,14 @@ class TraceSource:
             if header.worker == NONE and not len(runs):
                 continue
             samples, spent = int(runs["count"].sum()), float(runs["duration_ns"].sum()) * 1e-9
+            lanes = max(1, len(np.unique(runs["thread"])))
             each = np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"])
             name = "main" if header.worker == NONE else f"worker {header.worker}"
             lines.append(
                 WorkerLine(
                     name=f"rank {header.rank} {name}" if several else name,
                     samples_per_s=samples / window_s,
-                    busy_share=min(1.0, spent / window_s),
+                    busy_share=min(1.0, spent / window_s / lanes),
                     median_ms=float(np.median(each)) * 1e-6 if len(each) else 0.0,
                     ended=file.ended or ("" if _alive(header) else "gone"),
                 )

@@ -7,6 +7,7 @@ the report of any run is a file of a megabyte or so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ LANE_SPANS = 24_000
 FEWEST_PER_LANE = 300
 STRIP_PIECES = 12_000
 """Pieces of the strips of operations under workers' lanes, in all lanes together."""
+MOST_LANES = 40
+"""Of threads and tasks of workers; if there are more, those of a worker are drawn as one."""
 MOST_PIECES, FEWEST_PIECES = 900, 100
 """Of one strip; the most is about what a screen can show."""
 CURVE_PARTS = 240
@@ -87,15 +90,18 @@ def _steps(process: ProcessTrace) -> Records:
 
 def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any]]:
     """A lane per worker number (workers of later epochs take up the same lane), and one per main process."""
-    groups: dict[tuple[int, int], list[ProcessTrace]] = {}
+    groups: dict[tuple[int, int, int], list[ProcessTrace]] = {}
+    threads = _threads(run)
     for process in run.processes:
-        groups.setdefault((process.header.rank, process.header.worker), []).append(process)
+        for thread in threads.get(process.header.pid, [0]):
+            part = process if thread == 0 else _only(process, thread)
+            groups.setdefault((process.header.rank, process.header.worker, thread), []).append(part)
     most = max(FEWEST_PER_LANE, LANE_SPANS // max(1, len(groups)))
     pieces = min(MOST_PIECES, max(FEWEST_PIECES, STRIP_PIECES // max(1, len(groups))))
     several = len(run.ranks) > 1
     lanes = []
-    for (rank, worker), processes in sorted(groups.items()):
-        name = "main" if worker < 0 else f"worker {worker}"
+    for (rank, worker, thread), processes in sorted(groups.items()):
+        name = "main" if worker < 0 else f"worker {worker}" + (f" · {thread}" if thread else "")
         lane: dict[str, Any] = {"name": f"rank {rank} {name}" if several else name, "main": worker < 0}
         kinds = (*MAIN_KINDS, Kind.RUN) if worker < 0 else (Kind.RUN, Kind.COLLATION)
         lane["spans"] = _lane_spans(processes, clock, kinds, most)
@@ -103,6 +109,21 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
         lane["moments"] = _moments(processes, clock)
         lanes.append(lane)
     return lanes
+
+
+def _threads(run: RunTrace) -> dict[int, list[int]]:
+    """Lanes of the workers that have several, by process id; none, if those would be too many to look at."""
+    found: dict[int, list[int]] = {}
+    for process in run.workers:
+        lanes = np.unique(process.of(Kind.RUN)["thread"]).tolist()
+        if len(lanes) > 1:
+            found[process.header.pid] = lanes
+    return found if sum(map(len, found.values())) <= MOST_LANES else {}
+
+
+def _only(process: ProcessTrace, thread: int) -> ProcessTrace:
+    """What one lane of a worker recorded."""
+    return replace(process, records=process.records[process.records["thread"] == thread])
 
 
 def _lane_spans(

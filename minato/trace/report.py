@@ -25,26 +25,35 @@ MOST_ROWS = 40
 _COLOURS = {"accelerator-bound": "good", "unknown": "plain"}
 
 
-def write_html(run: Path | str | RunTrace | Summary, out: Path | str) -> None:
-    """Write the report of a run (its directory, or what was read or summarised of it) to the file `out`."""
+def write_html(run: Path | str | RunTrace | Summary, out: Path | str, sections: Sequence[str] = ()) -> None:
+    """Write the report of a run (its directory, or what was read or summarised of it) to the file `out`. `sections`:
+    further ones as HTML, such as a diagnosis."""
     summary = run if isinstance(run, Summary) else summarize(run)
-    Path(out).write_text(render(summary), encoding="utf-8")
+    Path(out).write_text(render(summary, sections), encoding="utf-8")
 
 
-def render(summary: Summary) -> str:
+def render(summary: Summary, sections: Sequence[str] = ()) -> str:
     """The report as the text of an HTML page."""
     data = json.dumps(pictures(summary.run, summary.batches), separators=(",", ":")).replace("<", "\\u003c")
-    assets = files(__package__) / "assets"
-    style, script = ((assets / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    script = _asset("report.js")
     title = f"minato · {summary.run.path.name or summary.run.path}"
-    body = "\n".join((*_head(summary), *_figures(), *_tables(summary), *_foot(summary)))
+    body = "\n".join((*_head(summary), *_figures(), *sections, *_tables(summary), *_foot(summary)))
+    scripts = f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>'
+    return page(title, f"{body}\n{scripts}")
+
+
+def page(title: str, body: str) -> str:
+    """A page in the style of the report, with nothing to load."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<style>{style}</style></head>\n<body>\n{body}\n"
-        f'<script type="application/json" id="data">{data}</script>\n<script>{script}</script>\n</body></html>\n'
+        f"<style>{_asset('report.css')}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 # ---- head ----------------------------------------------------------------------------------------------------------
@@ -76,6 +85,11 @@ def _tiles(summary: Summary) -> Iterable[tuple[str, str, str]]:
     yield _time(summary.step_s), "median step", "from taking a batch to asking for the next"
     yield f"{numbers.get('busy_share', 0.0):.0%}", "workers busy", "of the time they were alive"
     yield f"{on_cpu:.0%}", "of work on the CPU", "the rest is waiting: for data, locks or a free core"
+    if summary.cache.hits or summary.cache.misses:
+        hint = f"{summary.cache.hits:,} samples found in the cache, {summary.cache.misses:,} made"
+        yield f"{summary.cache.hit_share:.0%}", "from the cache", hint
+    if summary.samples_offloaded:
+        yield f"{summary.samples_offloaded:,}", "samples offloaded", "made by other machines"
     if summary.out_of_order:
         share = len(summary.out_of_order) / len(summary.batches)
         yield f"{share:.0%}", "batches out of order", "done before one with a lower number"
@@ -94,7 +108,7 @@ def _figures() -> Iterable[str]:
         wide=True,
     )
     yield '<div class="columns">'
-    yield _figure("activity", "Workers at work", "How many workers were busy, and with what.")
+    yield _figure("activity", "Samples in the making", "How many at once, and what was being done to them.")
     yield _figure("throughput", "Throughput", "Samples a second that the consumer got.")
     yield _figure("queues", "Queues", "Batches ready for the consumer, and given out to workers; samples parked.")
     yield _figure("workers", "Number of workers", "Alive at each moment.")
@@ -139,7 +153,7 @@ def _tables(summary: Summary) -> Iterable[str]:
         rows = [
             (
                 _time((at - summary.run.start_ns) * 1e-9),
-                f"{n.fields.get('before')} → {n.fields.get('target')}",
+                _text(n.fields.get("about") or f"{n.fields.get('before')} → {n.fields.get('target')}"),
                 _text(n.fields.get("reason", "")),
             )
             for at, n in decisions[-MOST_ROWS:]

@@ -16,7 +16,7 @@ from .._instrument import Kind
 from . import tables
 from .batches import BatchLife, batches
 from .reading import RunTrace, read_run
-from .tables import Delays, OpRow, OutOfOrder, Spread, Waits, WorkerRow
+from .tables import CacheLooks, Delays, OpRow, OutOfOrder, Spread, Waits, WorkerRow
 from .verdict import Facts, OpFact, Verdict, WorkerFact, judge
 
 
@@ -40,6 +40,8 @@ class Summary:
     events: int
     samples: int
     trace_bytes: int
+    cache: CacheLooks
+    samples_offloaded: int
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the batches, as plain values for JSON."""
@@ -50,6 +52,9 @@ class Summary:
             "events": self.events,
             "samples": self.samples,
             "trace_bytes": self.trace_bytes,
+            "cache_hits": self.cache.hits,
+            "cache_misses": self.cache.misses,
+            "samples_offloaded": self.samples_offloaded,
             "step_s": self.step_s,
             "pinned_while_waiting": self.pinned_while_waiting,
             "unreadable": list(self.run.unreadable),
@@ -97,6 +102,8 @@ def summarize(
         step_s=step_s,
         events=sum(len(process.records) + len(process.notes) for process in run.processes),
         samples=sum(int(process.of(Kind.RUN)["count"].sum()) for process in run.processes),
+        cache=tables.cache_looks(run),
+        samples_offloaded=tables.offloaded(run),
         trace_bytes=sum(file.stat().st_size for file in run.path.glob("*.mtrace")),
     )
 
@@ -126,7 +133,8 @@ def _facts(
     first = _first_of_pools(lives)
     waited = [life.wait_ns * 1e-9 for life in lives if life.wait_ns is not None and life.id not in first]
     each = _sample_seconds(run)
-    alive_s = sum(row.alive_s for row in workers)
+    alive_s = sum(row.alive_s * row.lanes for row in workers)
+    crowded = [row for row in workers if row.lanes > 1 and row.alive_s > 0]
     return Facts(
         batches=sum(life.consumed_ns is not None for life in lives),
         waited_s=sum(waited),
@@ -136,6 +144,9 @@ def _facts(
         busy_share=sum(row.busy_s for row in workers) / alive_s if alive_s else 0.0,
         work_s=sum(row.busy_s for row in workers),
         work_cpu_s=sum(row.cpu_s for row in workers),
+        tail_stalls=_tail_stalls(run),
+        is_inline=bool(workers) and all(row.worker < 0 for row in workers),
+        crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
         sample_median_s=float(np.median(each)) if len(each) else 0.0,
         sample_p99_s=float(np.percentile(each, 99)) if len(each) else 0.0,
         ops=[
@@ -168,6 +179,23 @@ def _sample_seconds(run: RunTrace) -> tables.Seconds:
         else:
             parts.append(np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"]) * 1e-9)
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _tail_stalls(run: RunTrace) -> float:
+    """Of the time of the slowest percent of the samples that were looked at, the share that their loading was off the
+    CPU."""
+    looked_at = [process.of(Kind.SAMPLE)["duration_ns"] for process in run.processes]
+    durations = np.concatenate(looked_at) if looked_at else np.empty(0)
+    if not len(durations):
+        return 0.0
+    limit, slow_ns, off_ns = np.percentile(durations, 99), 0, 0
+    for process in run.processes:
+        samples, loading = process.of(Kind.SAMPLE), process.of(Kind.LOADER)
+        slow = samples[samples["duration_ns"] >= limit]
+        theirs = loading[np.isin(loading["index"], slow["index"]) & (loading["duration_ns"] >= limit / 2)]
+        slow_ns += int(slow["duration_ns"].sum())
+        off_ns += int(theirs["duration_ns"].sum()) - 1000 * int(theirs["cpu_us"].sum())
+    return min(1.0, max(0.0, off_ns / slow_ns)) if slow_ns else 0.0
 
 
 def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFact]:
@@ -232,6 +260,7 @@ def to_text(summary: Summary) -> str:
         f"over {_ms(lain.long_s)} ms {lain.over_long:.0%}, over a step ({_ms(lain.step_s)} ms) {lain.over_step:.0%}",
         f"Out of order: {len(summary.out_of_order)} batches ({share:.0%}); "
         f"{summary.pinned_while_waiting} lay ready while another was waited for",
+        *_elsewhere_text(summary),
         "",
         *_workers_text(summary.workers),
     ]
@@ -250,6 +279,16 @@ def _ops_text(ops: Sequence[OpRow]) -> list[str]:
             f"{row.name:<{width}}{row.calls:>8}{row.mean_ms:>10.3f}{row.p90_ms:>10.3f}{row.under_10ms:>8.0%}"
             f"{row.under_100us:>9.0%}{row.cpu_s:>9.2f}{row.total_s:>9.2f}{share:>7}"
         )
+    return lines
+
+
+def _elsewhere_text(summary: Summary) -> list[str]:
+    """What did not come from workers' own work, if anything did not."""
+    lines, cache = [], summary.cache
+    if cache.hits or cache.misses:
+        lines.append(f"Cache: {cache.hits} samples found there ({cache.hit_share:.0%}), {cache.misses} made")
+    if summary.samples_offloaded:
+        lines.append(f"Offloaded: {summary.samples_offloaded} samples were made by other machines")
     return lines
 
 

@@ -264,6 +264,33 @@ def _overtaken(places: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheLooks:
+    """Samples that were looked for in the loader's cache."""
+
+    hits: int
+    misses: int
+
+    @property
+    def hit_share(self) -> float:
+        return self.hits / whole if (whole := self.hits + self.misses) else 0.0
+
+
+def cache_looks(run: RunTrace) -> CacheLooks:
+    """Over all processes."""
+    found = {"hit": 0, "miss": 0}
+    for process in run.processes:
+        looks = process.of(Kind.CACHE)
+        for number, count in zip(looks["name"].tolist(), looks["count"].tolist(), strict=True):
+            found[process.names[number]] = found.get(process.names[number], 0) + count
+    return CacheLooks(found["hit"], found["miss"])
+
+
+def offloaded(run: RunTrace) -> int:
+    """Samples that other machines made."""
+    return sum(int(process.of(Kind.OFFLOADED)["count"].sum()) for process in run.mains)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRow:
     """One process that made samples."""
 
@@ -276,11 +303,13 @@ class WorkerRow:
     alive_s: float
     busy_s: float
     busy_share: float
-    """Of the time it was alive."""
+    """Of the time it was alive; of all its lanes, if it fetches several samples at once."""
     cpu_s: float
     sample_median_ms: float
     ended: str
     """"stopped", "died", or "unknown": the trace does not say."""
+    lanes: int = 1
+    """Samples that it worked on at once: threads, or tasks of an event loop."""
 
 
 def worker_rows(run: RunTrace) -> list[WorkerRow]:
@@ -293,6 +322,7 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
             continue
         records, header = process.records, process.header
         alive_ns = int((records["start_ns"] + records["duration_ns"]).max() - records["start_ns"].min())
+        lanes = max(1, len(np.unique(runs["thread"])))
         busy_s, counts = float(runs["duration_ns"].sum() * 1e-9), np.maximum(1, runs["count"])
         each = np.repeat(runs["duration_ns"] / counts, runs["count"])
         rows.append(
@@ -304,10 +334,11 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
                 samples=int(runs["count"].sum()),
                 alive_s=alive_ns * 1e-9,
                 busy_s=busy_s,
-                busy_share=busy_s / (alive_ns * 1e-9) if alive_ns else 0.0,
+                busy_share=busy_s / (alive_ns * 1e-9 * lanes) if alive_ns else 0.0,
                 cpu_s=float(runs["cpu_us"].sum() * 1e-6),
                 sample_median_ms=float(np.median(each) * 1e-6) if len(each) else 0.0,
                 ended=_how_ended(process, ends),
+                lanes=lanes,
             )
         )
     return rows

@@ -1,8 +1,9 @@
 """What bounds a run, in words, with the numbers behind it. A pure function of measured facts.
 
 the consumer hardly waits                                  accelerator-bound
+it makes samples itself, and works more than that          accelerator-bound
 it waits, and ... one worker is much slower than others    straggler-bound
-              ... few samples are slow, workers idle       straggler-bound
+              ... few samples are slow, workers idle       straggler-bound; storage-bound, if loading stalls in them
               ... workers wait for data, off the CPU       storage-bound
               ... otherwise                                preprocessing-bound, by the dearest operation
 """
@@ -25,8 +26,10 @@ SLOW_WORKER = 1.5  # times the median of the others, in the median of its sample
 FEWEST_SAMPLES = 8  # of a worker, to say that it is slow
 HEAVY_TAIL = 5.0  # P99 over median of what samples take
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
+CROWDED = 0.75  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
 OFF_CPU_BEYOND = 0.25  # the same of loading, beyond that of the transforms: a busy machine keeps both from the CPU
+LITTLE_CPU = 0.7  # share of work on the CPU, below which a word is said about it
 LOADING_SHARE = 0.3  # of the work, that loading must have to be what bounds it
 
 
@@ -71,6 +74,12 @@ class Facts:
     sample_p99_s: float = 0.0
     ops: Sequence[OpFact] = ()
     workers: Sequence[WorkerFact] = ()
+    crowded_cpu: float = 0.0
+    """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
+    tail_stalls: float = 0.0
+    """Of the time of the slowest percent of samples, the share that their loading was off the CPU."""
+    is_inline: bool = False
+    """There are no workers: the consumer makes samples itself."""
 
     @property
     def wait_share(self) -> float:
@@ -102,6 +111,12 @@ def judge(facts: Facts) -> Verdict:
     if facts.wait_share < LITTLE_WAITING:
         text = f"{waiting} Batches lay ready for {_time(facts.mean_delay_s)} on average before they were used."
         advice = "The loader keeps up; what follows it is the limit. Fewer workers may do."
+        return Verdict(ACCELERATOR, "consumer", text, advice, numbers)
+    if facts.is_inline and facts.stepped_s > facts.waited_s:
+        text = f"{waiting} It makes the samples itself, in turn with its own work, which takes more."
+        advice = (
+            "Use workers (num_workers): they make samples meanwhile. Beyond that, what follows the loader is the limit."
+        )
         return Verdict(ACCELERATOR, "consumer", text, advice, numbers)
     found = _slow_worker(facts) or _slow_samples(facts) or _storage(facts) or _preprocessing(facts)
     return Verdict(found.bound, found.culprit, f"{waiting} {found.text}", found.advice, {**numbers, **found.numbers})
@@ -143,17 +158,25 @@ def _slow_worker(facts: Facts) -> Verdict | None:
 
 def _slow_samples(facts: Facts) -> Verdict | None:
     tail = facts.sample_p99_s / facts.sample_median_s if facts.sample_median_s else 0.0
-    if tail < HEAVY_TAIL or facts.busy_share >= IDLE_WORKERS:
+    if tail < HEAVY_TAIL or facts.busy_share >= IDLE_WORKERS or facts.crowded_cpu >= CROWDED:
         return None
     text = (
         f"Few slow samples hold batches up: the slowest percent takes {_time(facts.sample_p99_s)} or more, the median "
         f"{_time(facts.sample_median_s)}, and workers were busy only {facts.busy_share:.0%} of the time."
     )
+    if facts.tail_stalls >= OFF_CPU:
+        text += f" {facts.tail_stalls:.0%} of the time of these samples is loading off the CPU: some reads stall."
+        advice = (
+            "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
+        )
+        return Verdict(STORAGE, "loading", text, advice, {"tail_ratio": tail, "tail_stalls": facts.tail_stalls})
     advice = "Let samples overtake (in_order=False), raise prefetch_factor, or look at what makes these samples slow."
     return Verdict(STRAGGLER, "slow samples", text, advice, {"tail_ratio": tail})
 
 
 def _storage(facts: Facts) -> Verdict | None:
+    if facts.crowded_cpu >= CROWDED:
+        return None
     loading = [op for op in facts.ops if op.is_loading]
     rest = [op for op in facts.ops if not op.is_loading]
     loading_s, off_cpu = _spent(loading), _off_cpu(loading)
@@ -177,8 +200,19 @@ def _storage(facts: Facts) -> Verdict | None:
 
 def _preprocessing(facts: Facts) -> Verdict:
     busy = f"Workers were busy {facts.busy_share:.0%} of the time, on the CPU for {_share_on(facts):.0%} of that."
+    if facts.crowded_cpu >= CROWDED:
+        busy = (
+            f"Each worker kept {facts.crowded_cpu:.1f} cores busy with several samples at once: one at a time in a "
+            f"process computes in Python, the others wait for it."
+        )
+    elif facts.work_s and _share_on(facts) < LITTLE_CPU:
+        busy += " For the rest they waited: for a core that others had, a lock, or data."
     whole = sum(op.total_s for op in facts.ops)
     advice = "Add workers, or make it cheaper; `minato trace report` lists all operations."
+    if facts.is_inline:
+        advice = "Use workers (num_workers): samples are made in the loop's own process, one at a time."
+    elif facts.crowded_cpu >= CROWDED:
+        advice = "Use more workers with fewer samples at once in each, or make it cheaper."
     if not whole:
         return Verdict(PREPROCESSING, "", busy, advice)
     dearest = max(facts.ops, key=lambda op: op.total_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import json
@@ -442,3 +443,79 @@ def test_parked_samples_are_recorded(tmp_path, granularity):
         assert Counter(event.index for event in ops if event.name == "SometimesSlow") == dict.fromkeys(range(64), 1)
         looked_at = Counter(event.index for process in run.workers for event in process.events(Kind.SAMPLE))
         assert looked_at == dict.fromkeys(range(64), 1)
+
+
+class Fetched(Rows):
+    """Waits, by itself or awaited, inside a span of its own that says which sample it is."""
+
+    def __getitem__(self, index):
+        with minato.traced(f"get {index}"):
+            time.sleep(0.001)
+        return super().__getitem__(index)
+
+    async def __getitem_async__(self, index):
+        with minato.traced(f"get {index}"):
+            await asyncio.sleep(0.001)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("fetcher", ["threaded", "asyncio"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_samples_that_are_fetched_at_once_leave_spans_of_their_own(tmp_path, fetcher, in_order):
+    """Spans of the same time in one process are kept apart: each with its own sample and batch, on its lane's track."""
+    options = {"num_workers": 2, "fetcher": fetcher, "num_fetch_workers": 4, "in_order": in_order}
+    with DataLoader(Fetched(LENGTH), BATCH, trace=TraceOptions(tmp_path, "op"), **options) as loader:
+        assert len(numbers(loader)) == LENGTH
+    run = assert_recorded(tmp_path)
+    spans = {event.index: event for process in run.workers for event in process.events(Kind.LOADER)}
+    assert sorted(spans) == list(range(LENGTH))
+    gotten = [e for process in run.workers for e in process.events(Kind.OP) if e.name.startswith("get ")]
+    assert sorted(event.index for event in gotten) == list(range(LENGTH))
+    for event in gotten:
+        around = spans[event.index]
+        assert event.name == f"get {event.index}"
+        assert (event.batch, event.thread) == (around.batch, around.thread)
+        assert around.start_ns <= event.start_ns and event.end_ns <= around.end_ns
+    for row in summarize(run).workers:
+        assert 1 <= row.lanes <= 4 and 0 <= row.busy_share <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_looks_into_the_cache_are_counted(tmp_path, workers):
+    options = {"num_workers": workers, "cache": "after:Add", "trace": TraceOptions(tmp_path, "op")}
+    with DataLoader(staged(), BATCH, **options) as loader:
+        for _ in range(3):
+            assert len(numbers(loader)) == LENGTH
+    summary = summarize(tmp_path)
+    assert (summary.cache.hits, summary.cache.misses) == (2 * LENGTH, LENGTH)
+    calls = {row.name: row.calls for row in summary.ops if row.kind != "collation" and row.name != "(rest)"}
+    assert calls == {"Loader": 3 * LENGTH, "(not cached)": LENGTH, "(after the cache)": 2 * LENGTH}
+
+
+class Elsewhere:
+    """A remote side's counts."""
+
+    def __init__(self):
+        self.now = {}
+
+    def stats(self):
+        return self.now
+
+
+def test_what_other_machines_did_is_recorded(tmp_path):
+    from minato._engine.tracing import PoolLog, _Elsewhere
+    from minato._recording import open_pool
+
+    recorder, spec = open_pool(TraceOptions(tmp_path), 0)
+    remote = Elsewhere()
+    watched = _Elsewhere(remote, PoolLog(recorder, spec.pool))
+    remote.now = {"samples_remote": 30, "offload_decisions": ("a",)}
+    watched.look()
+    watched.look()
+    remote.now = {"samples_remote": 50, "offload_decisions": ("a", "b")}
+    watched.look()
+    recorder.let_go()
+    run = read_run(tmp_path)
+    assert [event.count for process in run.mains for event in process.events(Kind.OFFLOADED)] == [30, 20]
+    assert [note.fields["text"] for process in run.mains for note in process.notes] == ["a", "b"]
+    assert summarize(run).samples_offloaded == 50

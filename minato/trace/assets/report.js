@@ -151,7 +151,7 @@ function drawThroughput() {
 }
 
 function drawLevels(id, names, colours) {
-  const known = names.filter((name) => data.curves[name] && Math.max(...data.curves[name].high) > 0);
+  const known = names.filter((name) => data.curves[name] && (name === "ready" || Math.max(...data.curves[name].high) > 0));
   if (!known.length) return empty(id);
   const p = plot(id);
   const top = Math.max(1, ...known.flatMap((name) => data.curves[name].high));
@@ -174,7 +174,7 @@ function drawLevels(id, names, colours) {
     });
     return `${trimmed(share * seconds)} s\n${lines.join("\n")}`;
   });
-  if (known.length > 1) legend(p.place, known.map((name) => [colours[names.indexOf(name)], name.replace("_", " ")]));
+  if (names.length > 1) legend(p.place, known.map((name) => [colours[names.indexOf(name)], name.replace("_", " ")]));
 }
 
 // ---- waits, delays, percentiles ------------------------------------------------------------------------------------
@@ -192,6 +192,7 @@ function drawScatter(id, column, limit) {
   const marks = ticks(Math.min(...ids), Math.max(...ids), 6).filter((value) => value % 1 === 0);
   axes(p, marks, x, count, decades(low, high), y, ms);
   p.add("line", { class: "limit", x1: p.x0, x2: p.x1, y1: y(limit), y2: y(limit) });
+  p.add("text", { x: p.x1, y: y(limit) - 4, "text-anchor": "end" }, ms(limit));
   const dots = svg("g", {});
   for (const point of points) {
     const fill = column === 1 && !point[3] ? css("--wait") : css("--accent");

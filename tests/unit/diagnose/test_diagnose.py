@@ -14,6 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import minato
 from minato.cli import main
+from minato.diagnose import Advice
+from minato.diagnose.rates import Rate
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -125,6 +127,23 @@ def test_watching_loses_and_repeats_nothing(workers: int) -> None:
     assert watched.diagnosis().bottleneck == "Second"
 
 
+def stack_slowly(samples: list[Any]) -> Any:
+    time.sleep(0.03)
+    return torch.stack(samples)
+
+
+def test_a_collate_function_is_watched_like_a_stage() -> None:
+    loader = make_loader(slow=3, num_workers=2, collate_fn=stack_slowly)
+    with loader, minato.diagnose.watch(loader) as watched:
+        assert sum(len(batch) for batch in loader) == 200
+    assert loader.collate_fn is stack_slowly
+    load, *_, collate = watched.measurement().stages
+    assert collate.name == "collate"
+    assert collate.completions == max(1, round(load.completions / 4))  # as many as the samples that were timed make
+    assert collate.wall_s / collate.completions >= 0.03
+    assert watched.diagnosis().bottleneck == "collate"
+
+
 class Augmented(Dataset[Any]):
     """A slow deterministic beginning, then something random."""
 
@@ -191,13 +210,20 @@ def test_optimised_loader_has_the_same_content(decisions: Path, monkeypatch: pyt
         assert [[x.tolist(), y.tolist()] for _ in range(2) for x, y in again] == expected
 
 
+def test_a_loader_with_a_cache_is_judged_with_the_cache_filled() -> None:
+    without = minato.diagnose(minato.DataLoader(Augmented(), batch_size=8), max_seconds=SECONDS)
+    assert without.bottleneck == "Decode"
+    cached = minato.diagnose(minato.DataLoader(Augmented(), batch_size=8, cache="after:Decode"), max_seconds=SECONDS)
+    assert cached.bottleneck != "Decode"
+    assert cached.now.rate > without.now.rate
+    assert "(cache)" in cached.table()
+
+
 def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless `allow` names them; and nothing changes where optimising is switched off."""
     tried: list[dict[str, Any]] = []
 
     def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
-        from minato.diagnose.measuring import Rate
-
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -214,6 +240,34 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
         minato.optimize(loader, allow=["dataset"])
 
 
+def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads where a stage is random, and workers that are kept; what else was proposed is tried."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+        tried.append(changes)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    threads = {"num_workers": 2, "fetcher": "threaded", "num_fetch_workers": 8, "persistent_workers": True}
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    monkeypatch.setattr(
+        "minato.diagnose.optimising.advise", lambda *_: (Advice("", "", 2.0, "high", {**threads, "cache": "source"}),)
+    )
+    minato.optimize(minato.DataLoader(Augmented(), batch_size=8), max_seconds=1.0).close()
+    assert {"num_workers": 16, "cache": "source"} in tried
+    assert not [one for one in tried if one.keys() & {"fetcher", "num_fetch_workers", "persistent_workers"}]
+    tried.clear()
+    allow = ["fetcher", "num_fetch_workers", "persistent_workers"]
+    minato.optimize(minato.DataLoader(Augmented(), batch_size=8), allow=allow, max_seconds=1.0).close()
+    assert {**threads, "cache": "source"} in tried
+
+
+def test_rates_of_short_epochs_count_their_start() -> None:
+    rate = Rate(100.0, 0.0, 0.0, None, first_s=0.5)
+    assert rate.over(1 << 30) == pytest.approx(100.0)
+    assert rate.over(51) == pytest.approx(51.0)
+
+
 def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
     """Among variants with equal batches; others are refused."""
 
@@ -222,7 +276,7 @@ def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
         dataset = minato.StagedDataset(lambda i: torch.zeros(length), [Step(cost)], 40)
         return minato.DataLoader(dataset, batch_size=4, cache=None)
 
-    with make(train=True) as chosen:
+    with make(True) as chosen:
         assert chosen.dataset.transforms[0].seconds == 0.001
     assert make(train=False).dataset.transforms[0].seconds == 0.03
 

@@ -43,7 +43,14 @@ def facts(**changes: object) -> Facts:
         ({"workers": (*PAIR, WorkerFact("worker 2", 40, 0.05))}, verdict.STRAGGLER, "worker 2"),
         ({"workers": (*PAIR, WorkerFact("worker 2", 3, 0.05))}, verdict.PREPROCESSING, "Crop"),
         ({"sample_p99_s": 0.5, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
+        ({"sample_p99_s": 0.5, "busy_share": 0.3, "tail_stalls": 0.9}, verdict.STORAGE, "loading"),
         ({"sample_p99_s": 0.5, "busy_share": 0.99}, verdict.PREPROCESSING, "Crop"),
+        # No workers: the loop takes turns with the loader, and what takes more is the limit.
+        ({"is_inline": True}, verdict.PREPROCESSING, "Crop"),
+        ({"is_inline": True, "stepped_s": 9.0}, verdict.ACCELERATOR, "consumer"),
+        # Threads of a process that computes wait for each other, not for data.
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.9}, verdict.PREPROCESSING, "Loader"),
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.3}, verdict.STORAGE, "loading"),
         ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008), FLIP)}, verdict.STORAGE, "loading"),
         ({"ops": (OpFact("Loader", True, 8.0, 7.4, 0.008), FLIP)}, verdict.PREPROCESSING, "Loader"),
         ({"ops": (), "work_cpu_s": 1.0}, verdict.STORAGE, "loading"),
