@@ -40,12 +40,12 @@ class DirectoryCache:
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int | str | None = None) -> None:
         self.path = Path(path).expanduser().absolute()
+        self._root = str(self.path)
         try:
             (self.path / "tmp").mkdir(parents=True, exist_ok=True)
+            used_bytes, _ = self._counts()
         except OSError as error:
             raise ValueError(f"cache: a directory to write to was needed, found {self.path} ({error})") from None
-        self._root = str(self.path)
-        used_bytes, _ = self._counts()
         self.max_bytes = (
             int(shutil.disk_usage(self.path).free * _SHARE_OF_DISK) + used_bytes
             if max_bytes is None
@@ -151,8 +151,12 @@ class DirectoryCache:
     def _remove_remains(self) -> None:
         """Remove files of writers that died, and give back their bytes."""
         for entry in os.scandir(self.path / "tmp"):
-            host, pid, nbytes = entry.name.rsplit(".", 3)[:3]
-            if host != socket.gethostname() or os.path.exists(f"/proc/{pid}"):
+            host, *numbers = entry.name.rsplit(".", 3)
+            # Files of others (`.nfs000…` of network file systems) are none of our business.
+            if host != socket.gethostname() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
+                continue
+            pid, nbytes = numbers[:2]
+            if os.path.exists(f"/proc/{pid}"):
                 continue
             with suppress(FileNotFoundError):
                 os.unlink(entry.path)

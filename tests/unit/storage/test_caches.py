@@ -142,9 +142,10 @@ def test_directory_forgets_damaged_and_abandoned_files(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = f"{os.uname().nodename}.{int(done.stdout)}.5000.abc"
     (tmp_path / "tmp" / left).write_bytes(b"half")
+    (tmp_path / "tmp" / ".nfs0001").write_bytes(b"of the file system")
     used = cache.stats().used_bytes
     again = DirectoryCache(tmp_path, 10**6)
-    assert not list((tmp_path / "tmp").iterdir())
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [".nfs0001"]
     assert again.stats().used_bytes == max(0, used - 5_000)
     (tmp_path / "ledger").unlink()
     assert DirectoryCache(tmp_path, 10**6).stats().entries == 1, "counted anew from the files"
