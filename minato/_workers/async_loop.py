@@ -16,12 +16,13 @@ from .._queues.control import Header
 from .._queues.taking import TakingBoard
 from .._records import CollateTask, Run
 from .._sample_random import SampleSource, announce
-from .async_randomness import AsyncRandomness, Started
+from .async_randomness import AsyncRandomness
 from .lanes import Datasets, Turns, Untraced, called_lanes
 from .map_loop import MapLoop
 from .randomness import Randomness, sample_seed
 
 if TYPE_CHECKING:
+    from .async_randomness import Started
     from .main import WorkerContext
     from .program import Program
     from .writer import BatchWriter
