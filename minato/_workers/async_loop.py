@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._fetchers.asynchronous import async_getter
@@ -22,6 +23,7 @@ from .map_loop import MapLoop
 from .randomness import Randomness, sample_seed
 
 if TYPE_CHECKING:
+    from .async_randomness import Started
     from .main import WorkerContext
     from .program import Program
     from .writer import BatchWriter
@@ -173,20 +175,31 @@ class _AsyncMapLoop(MapLoop):
         if self._trace is not None:
             getter = self._trace.getter(getter, len(run.keys))
         started = time.perf_counter()
-        for number, key in enumerate(run.keys):
+        waiting: Started | None = None
+        if len(run.keys) > 1:  # they are cheap, and may not wait at all
+            samples, waiting = self._fetch_at_once(run, getter)
+        for number, key in enumerate(run.keys[len(samples) :], len(samples)):
             self._board.current[0] = number
             seed = sample_seed(run.seed, run.origin(number), key)
             try:
-                samples.append(await self._under_seeds.fetch(lambda: _begin(getter, key, seed), seed))  # noqa: B023
+                begin = partial(_begin, getter, key, seed)
+                samples.append(await self._under_seeds.fetch(begin, seed, waiting))
             except self._caught as error:
                 if self.is_stopping:
                     raise
                 samples.append(self._capture(error, key))
+            waiting = None
         self._board.current[0] = -1
         seconds = time.perf_counter() - started
         self._note_time(len(run.keys), seconds)
         self._costs.note(run, seconds)
         return samples
+
+    def _fetch_at_once(self, run: Run, getter: Any) -> tuple[list[Any], Started | None]:
+        """Samples from the first on that come without waiting, and the one that waits."""
+        current = self._board.current
+        announce(SampleSource(lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]), lambda: current[0]))
+        return self._under_seeds.fetch_at_once(getter, run.keys, self._capture, current)
 
 
 def _begin(getter: Any, key: Any, seed: int) -> Any:

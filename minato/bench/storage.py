@@ -9,6 +9,7 @@ import io
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,22 +125,14 @@ def measure_grid(
     points = []
     for worker_count in workers:
         for fetch_count in fetchers:
-            loader: Any = DataLoader(
-                dataset,
-                batch_size=batch_size,
-                shuffle=True,
-                num_workers=worker_count,
-                **_fetching(fetcher, fetch_count),
-            )
-            points.append(_point(loader, worker_count, fetch_count, remote.count))
-            loader.close()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "This DataLoader will create")  # a grid goes beyond the cores
+                options: dict[str, Any] = {"fetcher": fetcher, "num_fetch_workers": fetch_count}
+                with DataLoader(dataset, batch_size, shuffle=True, num_workers=worker_count, **options) as loader:
+                    points.append(_point(loader, worker_count, fetch_count, remote.count))
             if progress is not None:
                 progress(points[-1])
     return points
-
-
-def _fetching(fetcher: str, count: int) -> dict[str, Any]:
-    return {"fetcher": fetcher, "num_fetch_workers": count}
 
 
 def _point(loader: Any, workers: int, fetchers: int, count: int) -> GridPoint:

@@ -54,6 +54,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--html", type=Path, default=Path("bench.html"), help="the page (default bench.html)")
     parser.add_argument("--json", action="store_true", help="print plain data instead of tables")
     parser.set_defaults(run=run)
+    from . import bench_storage
+
+    bench_storage.register(parser.add_subparsers(title="other measurements", metavar="storage"))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import aiohttp
 
 from . import classify
 from .backend import Fetched, Span
-from .boto3_backend import Boto3Backend, client_options, fetched, range_options, translate
+from .boto3_backend import Boto3Backend, client_options, fetched, lightened, range_options, translate
 from .errors import StorageError
 from .location import Location
 from .per_loop import PerLoop
@@ -37,7 +37,7 @@ class Aioboto3Backend(Boto3Backend):
         location = self._location
         session = aioboto3.Session(profile_name=location.profile, region_name=location.signing_region)
         async with session.client("s3", **client_options(location)) as client:
-            yield client
+            yield lightened(client)
 
 
 def _translate(error: Exception, location: Location, key: str) -> StorageError:

@@ -34,7 +34,8 @@ class ObjectInfo:
 class Fetched:
     """The answer to a GET: the body, and what the headers say of the object."""
 
-    data: bytes
+    data: bytes | memoryview
+    """A view is read-only, and of memory of the client library's."""
     announced: int
     """Length of the body by the headers, in bytes."""
     object_bytes: int

@@ -29,7 +29,7 @@ class Boto3Backend:
         session = make_session(location)
         if not location.anonymous:
             credentials_of(session, location)
-        self._client: Any = session.client("s3", **client_options(location))
+        self._client: Any = lightened(session.client("s3", **client_options(location)))
         self._threads = PerLoop(self._hold_threads)
 
     def get(self, key: str, span: Span | None = None) -> Fetched:
@@ -110,6 +110,7 @@ def client_options(location: Location) -> dict[str, Any]:
         "connect_timeout": location.connect_timeout_s,
         "read_timeout": location.request_timeout_s,
         "max_pool_connections": location.connections,
+        "user_agent": "minato",  # botocore's own is put together anew for every request, a tenth of its cost
         "s3": style,
     }
     if location.anonymous:
@@ -119,6 +120,16 @@ def client_options(location: Location) -> dict[str, Any]:
         options["region_name"] = location.signing_region
     options["config"] = botocore.config.Config(**config)
     return options
+
+
+def lightened(client: Any) -> Any:
+    """A client that does not work out its endpoint for every key anew, which is a quarter of what a request costs. It
+    does not depend on the key, by the rules of S3; but botocore keeps results by all parameters, and the key is one.
+    Should botocore keep its parameters elsewhere one day, nothing is lost but time."""
+    parameters = getattr(getattr(client, "_ruleset_resolver", None), "_param_definitions", None)
+    if isinstance(parameters, dict):
+        parameters.pop("Key", None)
+    return client
 
 
 def range_options(span: Span | None) -> dict[str, str]:

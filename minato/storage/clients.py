@@ -7,20 +7,35 @@ import threading
 from dataclasses import dataclass
 
 from .backend import Backend
+from .errors import AccessDenied, CredentialsMissing, StorageError
 from .location import Location
+from .retrying import RetryPolicy, Tries
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Client:
     """A backend, and what this process knows about its server."""
 
     backend: Backend
+    location: Location
     reached: bool = False
     """Whether the endpoint has answered at all."""
     etag_matched: bool = False
     """Whether an ETag was seen to be the MD5 of its object."""
     etag_trusted: bool = True
     """False once ETags are known not to be MD5s (objects encrypted with a key of KMS, some servers)."""
+
+    def tries(self, policy: RetryPolicy) -> Tries:
+        """The tries of one request."""
+        return Tries(policy, lambda: self.reached, self._given_up)
+
+    def _given_up(self, error: StorageError) -> None:
+        """A client has the credentials that were found when it was made. If they are of no use, the next request is to
+        look for them again: whoever is told that they are missing may set them and go on."""
+        if isinstance(error, CredentialsMissing) or (isinstance(error, AccessDenied) and not self.reached):
+            with _clients.lock:
+                if _clients.by_location.get(self.location) is self:
+                    del _clients.by_location[self.location]
 
 
 class _Clients:
@@ -53,7 +68,7 @@ def client_for(location: Location) -> Client:
         return found
     with _clients.lock:
         if location not in _clients.by_location:
-            _clients.by_location[location] = Client(_make(location))
+            _clients.by_location[location] = Client(_make(location), location)
         return _clients.by_location[location]
 
 

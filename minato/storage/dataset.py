@@ -20,7 +20,8 @@ from .reading import Reader
 from .retrying import RetryPolicy
 from .verify import VERIFY, Verify
 
-Decode = Callable[[bytes], Any]
+Decode = Callable[[Any], Any]
+"""Of bytes; that for tensors is given a bytearray, where that spares a copy."""
 Target = Callable[[str], Any]
 
 
@@ -104,13 +105,15 @@ class S3Dataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         number = self._number(index)
         key = self.index.key(number)
-        return self._sample(key, self.reader.read(key, self.index.etag(number)))
+        read = self.reader.read_writable if self.decode is _as_tensor else self.reader.read
+        return self._sample(key, read(key, self.index.etag(number)))
 
     async def __getitem_async__(self, index: int) -> Any:
         """As `dataset[index]`; the bytes are awaited. `decode` and `transform` run in the event loop's thread."""
         number = self._number(index)
         key = self.index.key(number)
-        return self._sample(key, await self.reader.read_async(key, self.index.etag(number)))
+        read = self.reader.read_writable_async if self.decode is _as_tensor else self.reader.read_async
+        return self._sample(key, await read(key, self.index.etag(number)))
 
     @property
     def __getitems__(self) -> Callable[[list[int]], list[Any]] | None:
@@ -134,7 +137,7 @@ class S3Dataset(Dataset[Any]):
             raise IndexError(f"index {index} is out of range: the dataset has {len(self)} samples")
         return index + len(self) if index < 0 else int(index)
 
-    def _sample(self, key: str, data: bytes) -> Any:
+    def _sample(self, key: str, data: bytes | bytearray) -> Any:
         sample = data if self.decode is None else self.decode(data)
         if self.transform is not None:
             sample = self.transform(sample)
@@ -167,9 +170,11 @@ def _decoder(decode: Decode | str) -> Decode | None:
     return _DECODERS[decode]
 
 
-def _as_tensor(data: bytes) -> torch.Tensor:
-    """The bytes as uint8."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+def _as_tensor(data: bytes | bytearray) -> torch.Tensor:
+    """The bytes as uint8; over the memory of a bytearray, which is this sample's own."""
+    if not data:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
 
 
 def _as_image(data: bytes) -> Any:

@@ -18,13 +18,15 @@ import shutil
 import socket
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from .cache import CacheStats, checksum, digest_of, parse_bytes
 from .locks import exclusive
 
+Read = TypeVar("Read", bytes, bytearray)
 _TRAILER = struct.Struct("<QQ8s")
 _MARK = b"minato\x00\x01"
 _LEDGER = struct.Struct("<QQ")  # bytes, objects
@@ -38,12 +40,12 @@ class DirectoryCache:
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int | str | None = None) -> None:
         self.path = Path(path).expanduser().absolute()
+        self._root = str(self.path)
         try:
             (self.path / "tmp").mkdir(parents=True, exist_ok=True)
+            used_bytes, _ = self._counts()
         except OSError as error:
             raise ValueError(f"cache: a directory to write to was needed, found {self.path} ({error})") from None
-        self._root = str(self.path)
-        used_bytes, _ = self._counts()
         self.max_bytes = (
             int(shutil.disk_usage(self.path).free * _SHARE_OF_DISK) + used_bytes
             if max_bytes is None
@@ -53,15 +55,23 @@ class DirectoryCache:
 
     def get(self, name: str) -> bytes | None:
         """The bytes put under `name`, or None."""
+        return self._read(name, _read_exactly)
+
+    def get_writable(self, name: str) -> bytearray | None:
+        """As `get`, in memory of the caller's own."""
+        return self._read(name, _read_into_new)
+
+    def _read(self, name: str, read: Callable[[int, int], tuple[Read, bytes | bytearray]]) -> Read | None:
+        """The data of the file of `name`, if they are what its trailer says. `read` reads so many bytes, and then the
+        trailer."""
         path = self._path_of(digest_of(name))
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            length = os.fstat(fd).st_size - _TRAILER.size
-            data = _read_exactly(fd, length)
-            trailer = os.read(fd, _TRAILER.size)
+            length = max(0, os.fstat(fd).st_size - _TRAILER.size)
+            data, trailer = read(fd, length)
         except OSError:
             return None
         finally:
@@ -141,8 +151,12 @@ class DirectoryCache:
     def _remove_remains(self) -> None:
         """Remove files of writers that died, and give back their bytes."""
         for entry in os.scandir(self.path / "tmp"):
-            host, pid, nbytes = entry.name.rsplit(".", 3)[:3]
-            if host != socket.gethostname() or os.path.exists(f"/proc/{pid}"):
+            host, *numbers = entry.name.rsplit(".", 3)
+            # Files of others (`.nfs000…` of network file systems) are none of our business.
+            if host != socket.gethostname() or len(numbers) != 3 or not (numbers[0] + numbers[1]).isdecimal():
+                continue
+            pid, nbytes = numbers[:2]
+            if os.path.exists(f"/proc/{pid}"):
                 continue
             with suppress(FileNotFoundError):
                 os.unlink(entry.path)
@@ -196,12 +210,22 @@ def _read_ledger(fd: int) -> tuple[int, int]:
     return used, entries
 
 
-def _read_exactly(fd: int, length: int) -> bytes:
-    """`length` bytes, in one call where the system allows it; fewer only at the end of the file."""
-    data = os.read(fd, max(0, length))
+def _read_exactly(fd: int, length: int) -> tuple[bytes, bytes]:
+    """`length` bytes, in one call where the system allows it, and a trailer; fewer only at the end of the file."""
+    data = os.read(fd, length)
     while len(data) < length:
         more = os.read(fd, length - len(data))
         if not more:
             break
         data += more
-    return data
+    return data, os.read(fd, _TRAILER.size)
+
+
+def _read_into_new(fd: int, length: int) -> tuple[bytearray, bytes | bytearray]:
+    """The same in memory that may be written to."""
+    data, trailer = bytearray(length), bytearray(_TRAILER.size)
+    if os.readv(fd, [data, trailer]) == length + _TRAILER.size:
+        return data, trailer
+    os.lseek(fd, 0, os.SEEK_SET)  # one call gives two gigabytes at most
+    parts = _read_exactly(fd, length)
+    return bytearray(parts[0]), parts[1]

@@ -9,7 +9,7 @@ from .backend import Span
 from .clients import client_for
 from .location import make_location, split_url
 from .reading import Reader
-from .retrying import Tries, retry
+from .retrying import retry
 
 _BUFFER_BYTES = 1 << 20
 
@@ -40,7 +40,7 @@ class S3File(io.RawIOBase):
         self._reader = reader
         self._buffer_bytes = buffer_bytes
         client = client_for(reader.location)
-        info = retry(lambda: client.backend.head(source), Tries(reader.retry, lambda: client.reached))
+        info = retry(lambda: client.backend.head(source), client.tries(reader.retry))
         self._size, self._etag = info.size, info.etag
         self._position = 0
         self._buffer, self._buffer_start = b"", 0
@@ -108,7 +108,7 @@ class S3File(io.RawIOBase):
                 f"{self._reader.location.describe(self.name)} was replaced while it was open: its ETag was "
                 f"{self._etag} and is {fetched.etag}; open it again"
             )
-        return fetched.data
+        return bytes(fetched.data)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from .backend import ObjectInfo
 from .clients import client_for
 from .location import Location, split_url
-from .retrying import RetryPolicy, Tries, retry
+from .retrying import RetryPolicy, retry
 
 _FORMAT = "minato-index"
 _VERSION = 1
@@ -137,7 +137,7 @@ class _Listing:
         return self._tried(lambda: [found for page in self._client.backend.pages(prefix) for found in page])
 
     def _tried(self, call: Callable[[], T]) -> T:
-        result = retry(call, Tries(self._policy, lambda: self._client.reached))
+        result = retry(call, self._client.tries(self._policy))
         self._client.reached = True
         return result
 

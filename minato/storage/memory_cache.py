@@ -10,6 +10,9 @@ workers inherit it; others open it through /proc of the process that made it.
 Who writes what: space and table places are given out under an `fcntl` lock, which the kernel releases when its holder
 dies. Data are written before their entry, and an entry's hash after the rest of it, so that a reader, who takes no
 lock, sees a whole entry or none. A writer that dies midway costs the space of one object.
+
+Data are moved by system calls and mapped nowhere, so once they are written nothing can change them: an object's
+checksum is verified by whoever reads it first, and not again.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import errno
 import os
 import secrets
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +32,8 @@ from .locks import exclusive, thread_lock
 
 _HEADER_BYTES = 64
 _TOKEN, _USED, _ENTRIES = 0, 2, 3  # words of the header; the token takes two
-_ENTRY_WORDS = 6  # hash (2), place, length, checksum, spare
-_HASH, _PLACE, _LENGTH, _CHECKSUM = 0, 2, 3, 4
+_ENTRY_WORDS = 6  # hash (2), place, length, checksum, whether that was verified
+_HASH, _VERIFIED = 0, 5
 _BYTES_PER_ENTRY = 4096  # the table has a place for each so many bytes; its unused pages take no memory
 _LEAST_ENTRIES = 1024
 _FULLEST = 0.8  # share of the table in use, beyond which looking up takes long
@@ -72,19 +75,40 @@ class MemoryCache:
 
     def get(self, name: str) -> bytes | None:
         """The bytes put under `name`, or None."""
+        entry = self._entry(name)
+        if self._segment is None or entry is None:
+            return None
+        data = os.pread(self._segment.fd, entry.length, entry.start)
+        return data if len(data) == entry.length and self._is_right(entry, data) else None
+
+    def get_writable(self, name: str) -> bytearray | None:
+        """As `get`, in memory of the caller's own."""
+        entry = self._entry(name)
+        if self._segment is None or entry is None:
+            return None
+        data = bytearray(entry.length)
+        length = os.preadv(self._segment.fd, [data], entry.start)
+        return data if length == entry.length and self._is_right(entry, data) else None
+
+    def _is_right(self, entry: _Entry, data: bytes | bytearray) -> bool:
+        if not entry.verified:
+            if checksum(data) != entry.checksum:
+                return False
+            self._table[entry.place, _VERIFIED] = 1
+        return True
+
+    def _entry(self, name: str) -> _Entry | None:
+        """What the table says of `name`."""
         if self._segment is None:
             return None
         digest = digest_of(name)
         place = self._find(digest)
         if place is None:
             return None
-        first, second, start, length, expected, _ = self._table[place].tolist()
+        first, second, start, length, expected, verified = self._table[place].tolist()
         if (first, second) != _words_of(digest):  # empty, or taken by another name since it was found empty
             return None
-        data = os.pread(self._segment.fd, length, start)
-        if len(data) != length or checksum(data) != expected:
-            return None
-        return data
+        return _Entry(place, start, length, expected, bool(verified))
 
     def put(self, name: str, data: bytes) -> bool:
         """Keep the bytes, unless there is no room for them."""
@@ -150,6 +174,16 @@ class MemoryCache:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._attach(_segment_of(self._owner, self._owner_fd, self._token))
+
+
+class _Entry(NamedTuple):
+    """Its place in the table, where its object lies in the memfd, and the object's checksum."""
+
+    place: int
+    start: int
+    length: int
+    checksum: int
+    verified: bool
 
 
 class _Segment:

@@ -157,7 +157,7 @@ def _options(span: Span | None) -> dict[str, Any] | None:
 def _fetched(result: Any, body: Any) -> Fetched:
     start, end = result.range
     meta = result.meta
-    return Fetched(body.to_bytes(), end - start, meta["size"], (meta["e_tag"] or "").strip('"'))
+    return Fetched(memoryview(body), end - start, meta["size"], (meta["e_tag"] or "").strip('"'))
 
 
 def _info(meta: Any) -> ObjectInfo:

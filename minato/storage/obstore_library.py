@@ -3,7 +3,8 @@
 obstore runs its requests on threads of its own, which it starts once per process and keeps. A fork does not copy
 threads: in a forked process that inherited a library in use, the first request waits for ever. So a process that was
 forked while the library was loaded gets a fresh copy of it: the same file again under another inode, which the
-system's loader takes for another library with threads yet to be started. It takes about 15 ms, once per process.
+system's loader takes for another library with threads yet to be started. That takes about 15 ms; so a process that is
+about to fork loads such a copy and leaves it alone, and all processes it forks find it there.
 """
 
 from __future__ import annotations
@@ -13,33 +14,58 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
 _NAME = "obstore._obstore"
 
-_inherited = False  # whether this process was forked from one that had loaded the library
-_own_copy: ModuleType | None = None
+
+class _Libraries:
+    """What is loaded in this process."""
+
+    def __init__(self) -> None:
+        self.in_use: ModuleType | None = None
+        """What this process makes its requests with."""
+        self.spare: ModuleType | None = None
+        """A copy that nobody has used, for the next process that is forked, and those after it."""
+        self.untouched: ModuleType | None = None
+        """The parent's spare, if it had one when this process was forked."""
+        self.original_is_free = True
+        """Whether no thread of the imported library can have been lost in a fork."""
+        self.copies = 0
+        """Loaded by this process, and by those it descends from until it was forked."""
+
+
+_here = _Libraries()
+
+
+def _load_spare() -> None:
+    """Before a fork: load once what else every forked process would load for itself."""
+    if _here.in_use is not None and _here.spare is None:
+        # What cannot be loaded here is tried again, and raises, where it is needed.
+        with suppress(OSError, ImportError):
+            _here.spare = _load_copy(str(sys.modules[_NAME].__file__))
 
 
 def _note_fork() -> None:
-    global _inherited, _own_copy
-    _inherited = _own_copy is not None or _NAME in sys.modules
-    _own_copy = None
+    global _here
+    parent, _here = _here, _Libraries()
+    _here.untouched = parent.untouched if parent.in_use is None else parent.spare
+    _here.original_is_free = _NAME not in sys.modules
+    _here.copies = parent.copies
 
 
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(before=_load_spare, after_in_child=_note_fork)
 
 
 def library() -> Any:
     """The compiled part of obstore: `get`, `list`, …, `_store.S3Store`. Called under the clients' lock."""
-    global _own_copy
-    importlib.import_module("obstore")
-    if not _inherited:
-        return sys.modules[_NAME]
-    if _own_copy is None:
-        _own_copy = _load_copy(str(sys.modules[_NAME].__file__))
-    return _own_copy
+    if _here.in_use is None:
+        importlib.import_module("obstore")
+        original = sys.modules[_NAME]
+        _here.in_use = original if _here.original_is_free else _here.untouched or _load_copy(str(original.__file__))
+    return _here.in_use
 
 
 def _load_copy(path: str) -> ModuleType:
@@ -50,7 +76,9 @@ def _load_copy(path: str) -> ModuleType:
             done = 0
             while done < size:
                 done += os.sendfile(copy, original.fileno(), done, size - done)
-        file = f"/proc/self/fd/{copy}"
+        # The system's loader takes files of one name for the same one, and descriptors' numbers are used again.
+        _here.copies += 1
+        file = f"/proc/self/fd/{'./' * _here.copies}{copy}"
         loader = importlib.machinery.ExtensionFileLoader(_NAME, file)
         spec = importlib.util.spec_from_file_location(_NAME, file, loader=loader)
         if spec is None:

@@ -21,7 +21,7 @@ from .cache import ByteCache
 from .clients import Client, client_for
 from .hedging import HedgePolicy, Hedger
 from .location import Location
-from .retrying import RetryPolicy, Tries, retry, retry_async
+from .retrying import RetryPolicy, retry, retry_async
 from .verify import EtagCheck, Verify, check_length
 
 
@@ -37,25 +37,44 @@ class Reader:
 
     def read(self, key: str, etag: str = "") -> bytes:
         """All bytes of an object. `etag`, if known, keeps versions of an object apart in the cache."""
-        if self.cache is None:
-            return self.fetch(key).data
-        name = self.cache_name(key, etag)
-        cached = self.cache.get(name)
-        if cached is None:
-            cached = self.fetch(key).data
-            self.cache.put(name, cached)
-        return cached
+        kept = self._kept(key, etag)
+        return self._keep(key, etag, self.fetch(key)) if kept is None else kept
+
+    def read_writable(self, key: str, etag: str = "") -> bytearray:
+        """As `read`, in memory of the caller's own: one copy fewer for whoever needs that."""
+        kept = self._kept_writable(key, etag)
+        return self._keep_writable(key, etag, self.fetch(key)) if kept is None else kept
 
     async def read_async(self, key: str, etag: str = "") -> bytes:
         """As `read`, awaiting."""
+        kept = self._kept(key, etag)
+        return self._keep(key, etag, await self.fetch_async(key)) if kept is None else kept
+
+    async def read_writable_async(self, key: str, etag: str = "") -> bytearray:
+        """As `read_writable`, awaiting."""
+        kept = self._kept_writable(key, etag)
+        return self._keep_writable(key, etag, await self.fetch_async(key)) if kept is None else kept
+
+    def _kept(self, key: str, etag: str) -> bytes | None:
+        return None if self.cache is None else self.cache.get(self.cache_name(key, etag))
+
+    def _kept_writable(self, key: str, etag: str) -> bytearray | None:
         if self.cache is None:
-            return (await self.fetch_async(key)).data
-        name = self.cache_name(key, etag)
-        cached = self.cache.get(name)
-        if cached is None:
-            cached = (await self.fetch_async(key)).data
-            self.cache.put(name, cached)
-        return cached
+            return None
+        get = getattr(self.cache, "get_writable", None)  # a cache of the user's may lack it
+        kept = self._kept(key, etag) if get is None else get(self.cache_name(key, etag))
+        return bytearray(kept) if isinstance(kept, bytes) else kept
+
+    def _keep(self, key: str, etag: str, fetched: Fetched) -> bytes:
+        data = bytes(fetched.data)
+        if self.cache is not None:
+            self.cache.put(self.cache_name(key, etag), data)
+        return data
+
+    def _keep_writable(self, key: str, etag: str, fetched: Fetched) -> bytearray:
+        if self.cache is not None:
+            self._keep(key, etag, fetched)
+        return bytearray(fetched.data)
 
     def cache_name(self, key: str, etag: str) -> str:
         """What names an object's bytes in a cache that other datasets may share."""
@@ -72,7 +91,7 @@ class Reader:
             client.reached = True
             return fetched
 
-        return retry(attempt, Tries(self.retry, lambda: client.reached))
+        return retry(attempt, client.tries(self.retry))
 
     async def fetch_async(self, key: str, span: Span | None = None) -> Fetched:
         """As `fetch`, awaiting."""
@@ -85,7 +104,7 @@ class Reader:
             client.reached = True
             return fetched
 
-        return await retry_async(attempt, Tries(self.retry, lambda: client.reached))
+        return await retry_async(attempt, client.tries(self.retry))
 
     def _checker(self, client: Client, key: str, span: Span | None) -> Callable[[Fetched], None]:
         etags = EtagCheck(client, self.location, key) if self.verify == "checksum" and span is None else None

@@ -55,9 +55,13 @@ class RetryPolicy:
 class Tries:
     """The tries of one read. `after(error)` says how long to pause, or raises the error for good."""
 
-    def __init__(self, policy: RetryPolicy, reached: Callable[[], bool]) -> None:
+    def __init__(
+        self, policy: RetryPolicy, reached: Callable[[], bool], given_up: Callable[[StorageError], None]
+    ) -> None:
+        """`given_up` is told the error that is raised for good."""
         self._policy = policy
         self._reached = reached
+        self._given_up = given_up
         self._began = time.monotonic()
         self._failures = 0
 
@@ -68,6 +72,7 @@ class Tries:
         if pause_s is None:
             if self._failures > 1:
                 error.add_note(f"given up after {self._failures} tries in {elapsed_s:.1f} s")
+            self._given_up(error)
             raise error
         return pause_s
 

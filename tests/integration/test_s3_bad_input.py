@@ -2,6 +2,7 @@
 
 import importlib.util
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,13 +61,16 @@ def test_wrong_credentials(storage: Storage, backend: str, monkeypatch: pytest.M
     storage.proxy.set(answer("403 Forbidden", "AccessDenied"))
     wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=storage.proxy.url, backend=backend))
     assert type(wrong) is AccessDenied and isinstance(wrong, PermissionError)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
-    wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=f"{url}/", backend=backend, timeout_s=31))
-    assert isinstance(wrong, CredentialsMissing)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=url, backend=backend, timeout_s=32))
-    assert isinstance(wrong, CredentialsMissing) and "AWS_ACCESS_KEY_ID" in wrong.remedy
+    # The tests of this process share its clients: this location is nobody else's.
+    dataset_of = partial(minato.S3Dataset, URL, endpoint=url, backend=backend, timeout_s=31)
+    with monkeypatch.context() as environment:
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
+        assert isinstance(error_of(dataset_of), CredentialsMissing)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment.delenv(name)
+        wrong = error_of(dataset_of)
+        assert isinstance(wrong, CredentialsMissing) and "AWS_ACCESS_KEY_ID" in wrong.remedy
+    assert len(dataset_of()) > 0, "credentials that were set since are not looked for"
     wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=url, backend=backend, profile="nobody"))
     assert isinstance(wrong, CredentialsMissing) and "nobody" in str(wrong)
 

@@ -5,6 +5,7 @@ import io
 import os
 import pickle
 import random
+import signal
 import zipfile
 from multiprocessing import forkserver
 from typing import Any
@@ -55,6 +56,36 @@ def test_forked_workers_read_after_their_parent_did(storage: Storage, backend: s
     batches = list(loader(dataset, batch_size=10, num_workers=2, multiprocessing_context="fork"))
     assert [body for batch in batches for body in batch] == storage.bodies
     assert dataset[1] == storage.bodies[1]
+
+
+def test_forks_of_forks_read(storage: Storage) -> None:
+    """Each with a library of its own, although all of their parents have used theirs."""
+    dataset = dataset_of(storage, backend="obstore")
+
+    def read_and_fork(depth: int) -> bool:
+        pid = os.fork()
+        if pid:
+            return os.waitpid(pid, 0)[1] == 0
+        signal.alarm(20)
+        right = dataset[depth] == storage.bodies[depth] and (depth == 3 or read_and_fork(depth + 1))
+        os._exit(0 if right else 1)
+
+    assert read_and_fork(0)
+
+
+def test_tensors_are_of_the_samples_own_memory(storage: Storage, backend: str) -> None:
+    """From the server and from a cache; an empty object is an empty tensor."""
+    storage.server.put(BUCKET, "few/a.bin", b"abc")
+    storage.server.put(BUCKET, "few/b.bin", b"")
+    dataset = minato.S3Dataset(
+        f"s3://{BUCKET}/few/", decode="tensor", endpoint=storage.proxy.url, cache="1MB", backend=backend
+    )
+    for _ in range(3):
+        for number, values in enumerate([[97, 98, 99], []]):
+            for sample in (dataset[number], asyncio.run(dataset.__getitem_async__(number))):
+                assert sample.dtype == torch.uint8
+                assert sample.tolist() == values
+                sample += 1
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minato
-from minato.storage import DirectoryCache, MemoryCache
+from minato.storage import DirectoryCache, MemoryCache, memory_cache
 from minato.storage.cache import checksum, parse_bytes
 
 MakeCache = Callable[[int], Any]
@@ -42,9 +42,15 @@ def test_gives_back_what_was_put(make_cache: MakeCache) -> None:
     for number, length in enumerate([0, 1, 7, 8, 9, 5_000, 200_003]):
         assert cache.put(f"key {number}", body(number, length))
         assert cache.get(f"key {number}") == body(number, length)
+        writable = cache.get_writable(f"key {number}")
+        assert isinstance(writable, bytearray)
+        assert writable == body(number, length)
+        writable[:] = b"changed"
+        assert cache.get(f"key {number}") == body(number, length), "what a reader does to its copy is its own affair"
     assert cache.put("key 5", body(5, 5_000)), "what is there already counts as kept"
     assert cache.stats().entries == 7
     assert cache.get("other") is None
+    assert cache.get_writable("other") is None
 
 
 def test_admits_until_full_and_evicts_nothing(make_cache: MakeCache) -> None:
@@ -130,18 +136,29 @@ def test_directory_forgets_damaged_and_abandoned_files(tmp_path: Path) -> None:
     files[0].write_bytes(files[0].read_bytes()[:-9])
     files[1].write_bytes(b"\0" * files[1].stat().st_size)
     files[2].write_bytes(b"")
-    found = [cache.get(str(number)) for number in range(4)]
+    found = [(cache.get if number % 2 else cache.get_writable)(str(number)) for number in range(4)]
     assert found.count(None) == 3
     assert cache.stats().entries == 1
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     left = f"{os.uname().nodename}.{int(done.stdout)}.5000.abc"
     (tmp_path / "tmp" / left).write_bytes(b"half")
+    (tmp_path / "tmp" / ".nfs0001").write_bytes(b"of the file system")
     used = cache.stats().used_bytes
     again = DirectoryCache(tmp_path, 10**6)
-    assert not list((tmp_path / "tmp").iterdir())
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [".nfs0001"]
     assert again.stats().used_bytes == max(0, used - 5_000)
     (tmp_path / "ledger").unlink()
     assert DirectoryCache(tmp_path, 10**6).stats().entries == 1, "counted anew from the files"
+
+
+def test_memory_that_is_not_what_was_put_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a writer that a broken machine made write something else."""
+    cache = MemoryCache(10**5)
+    monkeypatch.setattr(memory_cache, "checksum", lambda data: 1)
+    cache.put("a", body(1))
+    monkeypatch.undo()
+    assert cache.get("a") is None
+    assert cache.get_writable("a") is None
 
 
 def test_memory_out_of_reach_is_an_empty_cache() -> None:

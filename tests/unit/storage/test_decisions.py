@@ -69,8 +69,8 @@ MD5_OF_BODY = "841a2d689ad86bd1611447453c22c6fc"
 @pytest.mark.parametrize("matched_before", [False, True])
 def test_etag_that_is_no_md5_is_found_out(matched_before: bool) -> None:
     """Two equal bodies speak against the ETag, unless ETags of this bucket are known to be MD5s."""
-    client = Client(backend=None, etag_matched=matched_before)  # type: ignore[arg-type]
-    check = EtagCheck(client, Location("bucket", "obstore"), "key")
+    client = Client(backend=None, location=Location("bucket", "obstore"), etag_matched=matched_before)  # type: ignore[arg-type]
+    check = EtagCheck(client, client.location, "key")
     odd = Fetched(b"body", 4, 4, "0" * 32)
     with pytest.raises(ChecksumMismatch):
         check.check(odd)
@@ -83,8 +83,8 @@ def test_etag_that_is_no_md5_is_found_out(matched_before: bool) -> None:
 
 
 def test_etag_is_compared_where_it_can_be_one() -> None:
-    client = Client(backend=None)  # type: ignore[arg-type]
-    check = EtagCheck(client, Location("bucket", "obstore"), "key")
+    client = Client(backend=None, location=Location("bucket", "obstore"))  # type: ignore[arg-type]
+    check = EtagCheck(client, client.location, "key")
     check.check(Fetched(b"body", 4, 4, f"{'0' * 32}-3"))
     check.check(Fetched(b"body", 4, 4, ""))
     check.check(Fetched(b"body", 4, 4, "0" * 32, checksum_verified=True))

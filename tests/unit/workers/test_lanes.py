@@ -14,7 +14,7 @@ from minato._queues.control import ControlBlock, Header, PoolLock
 from minato._queues.threads_lock import ThreadsLock
 from minato._sample_random import SampleSource
 from minato._scheduler.window import Window
-from minato._workers.async_randomness import AsyncRandomness
+from minato._workers.async_randomness import AsyncRandomness, Started
 from minato._workers.generators import PythonGenerator
 from minato._workers.lanes import Turns
 from minato._workers.thread_randomness import SeedingGuard, Turnstile
@@ -157,6 +157,41 @@ def test_a_quiet_generator_is_watched_and_a_sample_that_draws_after_all_is_fetch
     random.setstate(state)
     assert first == again == last != other
     assert len(begun) == 5  # the first of them twice
+
+
+def test_samples_that_wait_for_nothing_come_at_once_and_one_that_waits_is_gone_on_with() -> None:
+    import asyncio
+    import random
+
+    randomness, begun, current = AsyncRandomness([PythonGenerator()]), [], [0]
+
+    async def sample(key: str) -> object:
+        begun.append(key)
+        if key == "fails":
+            raise ValueError(key)
+        if key == "waits":
+            await asyncio.sleep(0)
+        return random.random() if key == "draws" else key
+
+    def at_once(*keys: str) -> tuple[list[object], Started | None]:
+        return randomness.fetch_at_once(sample, keys, lambda error, key: (type(error), key), current)
+
+    async def main() -> None:
+        assert at_once("a", "b") == ([], None), "generators are on trial, and seeded for every sample"
+        for seed in range(40):
+            await randomness.fetch(lambda: sample("a"), seed)
+        begun.clear()
+        samples, started = at_once("a", "fails", "waits", "b")
+        assert samples == ["a", (ValueError, "fails")]
+        assert current == [2]
+        assert await randomness.fetch(lambda: sample("waits"), 1, started) == "waits"
+        assert begun == ["a", "fails", "waits"]
+        state = random.getstate()
+        assert at_once("a", "draws", "waits") == ([], None), "the numbers drawn were not the sample's own"
+        assert random.getstate() == state
+        assert at_once("a") == ([], None)
+
+    asyncio.run(main())
 
 
 def test_the_window_is_as_deep_as_all_fetches_need() -> None:
