@@ -21,6 +21,7 @@ from .reading import ProcessTrace, RunTrace, TraceError
 
 FINE = (Kind.SAMPLE, Kind.LOADER, Kind.OP, Kind.COLLATION)
 _MOMENTS = (Kind.WORKER, Kind.PARKED, Kind.RESUMED, Kind.CACHE, Kind.EPOCH)
+_LANE_TRACKS = 100  # number of the first track for calls to other machines; threads have lower ones
 _SHORTEST_US = 1.0  # of a span that an arrow ends at
 Json = dict[str, Any]
 Key = tuple[int, int, int]
@@ -162,7 +163,11 @@ class _Track:
             elif event.kind is Kind.CONSUMED:
                 args |= {"samples": event.count, "bytes": event.nbytes}
                 duration_ns = int(_SHORTEST_US * 1000)
-            yield self._span(name or event.kind.name.lower(), event.start_ns, duration_ns, args, event.thread)
+            thread = event.thread
+            if event.kind is Kind.OFFLOADED:  # many at once: a track for each lane
+                args |= {"samples": event.count, "bytes": event.nbytes}
+                thread = _LANE_TRACKS + event.index
+            yield self._span(name or event.kind.name.lower(), event.start_ns, duration_ns, args, thread)
 
     def moments(self) -> Iterator[Json]:
         """Queue lengths, workers' lives, decisions and other moments."""
