@@ -199,7 +199,7 @@ class Session:
     def warn(self, text: str) -> None:
         """Once in a loader's life; everything is logged."""
         _log.info("%s", text)
-        text = next(iter(text.strip().splitlines()), "")
+        text = next(iter(text.strip().splitlines()), "").rstrip(".")
         if not self._warned:
             self._warned = True
             warnings.warn(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEPTH = 2  # calls under way for each actor
 LOOK_EVERY_S = 0.05
 WAKE_EVERY_S = 1.0  # seconds between calls to workers here: word that something was given back may have been lost
+CPU_EVERY_S = {Stage.MEASURING_LOCAL: 0.1, Stage.LOCAL: 0.5}  # seconds between looks at the workers' CPU time
 DETACH_S = 2.0  # seconds for the agent to let go of an engine's memory
 
 
@@ -73,13 +74,9 @@ class Work:
     def returned(self, samples: int) -> None:
         now = self._clock()
         if self._returned >= 0:
-            measuring = self._controller.stage in (Stage.MEASURING_LOCAL, Stage.LOCAL)
-            self._controller.delivered(
-                samples,
-                self._asked - self._returned,
-                now - self._asked,
-                self._cpu.since_last(now) if measuring else 0.0,
-            )
+            period_s = CPU_EVERY_S.get(self._controller.stage)
+            cpu_s = 0.0 if period_s is None else self._cpu.since_last(now, period_s)
+            self._controller.delivered(samples, self._asked - self._returned, now - self._asked, cpu_s)
         self._returned = now
 
     def look(self) -> Orders:
@@ -139,19 +136,18 @@ class Work:
 
 
 class _CpuMeter:
-    """CPU time of worker processes; looked at twice a second at most."""
+    """CPU time of worker processes, looked at from time to time: that costs some 50 µs for each of them."""
 
     def __init__(self, pids: Callable[[], Any]) -> None:
         self._pids = pids
         self._seconds: dict[int, float] = {}
-        self._next = 0.0
-        self._is_first = True
+        self._last = 0.0
 
-    def since_last(self, now: float) -> float:
-        """Seconds used since the last look, or 0 if it was just now."""
-        if now < self._next:
+    def since_last(self, now: float, period_s: float) -> float:
+        """Seconds used since the last look, or 0 if that was less than `period_s` ago."""
+        if now - self._last < period_s:
             return 0.0
-        self._next = now + 0.5
+        self._last = now
         before, self._seconds = self._seconds, {}
         for pid in self._pids():
             try:

@@ -120,7 +120,8 @@ def test_awaited_samples_are_made_elsewhere_as_here(cluster: RayCluster) -> None
 
 def test_a_consumer_that_does_not_wait_starts_nothing(cluster: RayCluster) -> None:
     """No stall: no agent, no remote sample."""
-    with loading(cluster, Drawing(120, 0.0), {"profile_steps": 5}, num_workers=2) as loader:
+    slow = {"profile_steps": 5, "consumer_rate": 0.01}  # said, since on a busy machine any consumer may have to wait
+    with loading(cluster, Drawing(120, 0.0), slow, num_workers=2) as loader:
         for _ in loader:
             time.sleep(0.03)
             assert not agents()
