@@ -233,6 +233,13 @@ class Agent:
         )
 
 
+def _no_cluster(setup: Setup, error: Exception) -> str:
+    text = f"no Ray cluster: {type(error).__name__}: {str(error).rstrip('.')}"[:900]
+    if setup.address not in (None, "auto", "local") and "RAY_AUTH_MODE" not in os.environ:
+        text += "; one that asks for a token needs RAY_AUTH_MODE=token here as well"
+    return text
+
+
 def main() -> None:
     """Entry point: descriptors of the line to the main process and of the pipe that breaks with it."""
     connection = socket.socket(fileno=int(sys.argv[1]))
@@ -248,7 +255,7 @@ def main() -> None:
     try:
         cluster = Cluster(setup)
     except Exception as error:
-        line.send(Trouble(f"no Ray cluster: {type(error).__name__}: {error}"[:1000], fatal=True))
+        line.send(Trouble(_no_cluster(setup, error), fatal=True))
         return
     try:
         Agent(line, lifeline, setup, cluster).run()
