@@ -189,7 +189,7 @@ def check_adaptable(adaptive: Any, dataset: Any, num_workers: int) -> None:
         )
 
 
-def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
+def check_offload(offload: Any, dataset: Any, num_workers: int, fetcher: str) -> None:
     """Refuse to offload what cannot be offloaded."""
     if offload is None:
         return
@@ -202,14 +202,10 @@ def check_offload(offload: Any, dataset: Any, num_workers: int) -> None:
             "offload cannot divide the work of an IterableDataset: each worker has a stream of its own; leave "
             "offload=None"
         )
-    offload.check(dataset)
+    offload.check(dataset, fetcher)
 
 
 def _check_fetching(options: dict[str, Any]) -> None:
-    if options["offload"] is not None and options["fetcher"] != "sequential":
-        raise ValueError(
-            f"offload needs fetcher='sequential', got fetcher={options['fetcher']!r}; leave one of the two"
-        )
     fetcher = options["fetcher"]
     if fetcher not in ("sequential", "threaded", "asyncio"):
         raise ValueError(f"fetcher must be 'sequential', 'threaded' or 'asyncio', got {fetcher!r}")

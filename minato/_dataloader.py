@@ -170,7 +170,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         _arguments.check_options(options, num_workers)
         _arguments.check_adaptable(options["adaptive"], dataset, num_workers)
         _arguments.check_cacheable(cache, dataset)
-        _arguments.check_offload(offload, dataset, num_workers)
+        _arguments.check_offload(offload, dataset, num_workers, fetcher)
         check_fetcher(fetcher, dataset)
         for name, value in options.items():
             setattr(self, name, value)

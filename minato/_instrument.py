@@ -71,7 +71,8 @@ class Kind(enum.IntEnum):
     WORKER = 10
     """A worker's life: `name` is start, stop or end (seen by the main process); `index`: its number, `nbytes`: pid."""
     DECISION = 11
-    """A note: the scheduler changed the number of workers; with reason and inputs."""
+    """A note: the scheduler changed the number of workers; or (`of` is "offload") what goes to other machines changes.
+    With reason and inputs."""
     PARKED = 12
     """A slow sample was put aside between two stages."""
     RESUMED = 13
@@ -79,7 +80,8 @@ class Kind(enum.IntEnum):
     CACHE = 14
     """Looks into the cache of samples while a run was made; `name`: hit or miss, `count`: how many."""
     OFFLOADED = 15
-    """Span in the main process: in this time other machines' samples came back; `count`: how many."""
+    """Span in the main process: work that another machine did, until it came back; `name`: the actor, `count`: samples,
+    `index`: the lane, which has one call at a time, `nbytes`: that came back, `cpu_us`: the time the actor worked."""
     MARK = 16
     """A user's `mark` span, such as a training step."""
     EPOCH = 17

@@ -97,8 +97,8 @@ class Offload(Protocol):
     keeps_batches: bool
     """Whether batches are made as a whole elsewhere, so that only whole batches may overtake."""
 
-    def check(self, dataset: Any) -> None:
-        """Raise ValueError if what is asked for cannot be done with a dataset."""
+    def check(self, dataset: Any, fetcher: str) -> None:
+        """Raise ValueError if what is asked for cannot be done with a dataset and a way to fetch from it."""
 
     def open(self) -> RemoteSide:
         """For one loader."""

@@ -17,7 +17,6 @@ import torch
 
 from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
-from .._protocols import RemoteSide
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpWatch
@@ -92,10 +91,6 @@ class PoolLog:
         inputs = asdict(decision.observation)
         self._recorder.note(Kind.DECISION, _now(), **{**fields, "inputs": inputs, "pool": self.pool})
 
-    def decided_away(self, text: str) -> None:
-        """What other machines do changes."""
-        self._recorder.note(Kind.DECISION, _now(), about="offload", reason=text, text=text, pool=self.pool)
-
 
 class TracedEngine(Engine):
     """An engine whose work is recorded."""
@@ -108,8 +103,6 @@ class TracedEngine(Engine):
         self._look_ns = 0
         self._let_go = weakref.finalize(self, recorder.let_go)
         self._let_go.atexit = False
-        remote = args[-1] if args else None
-        self._elsewhere = None if remote is None else _Elsewhere(remote, self.log)
         super().__init__(plan, *args)
         if self._scaler is not None:
             self._scaler.on_decision = self.log.decided
@@ -146,8 +139,6 @@ class TracedEngine(Engine):
         self.log.queue("workers", self._pool.active, changes_only=True)
         parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
         self.log.queue("parked", parked, changes_only=True)
-        if self._elsewhere is not None:
-            self._elsewhere.look()
 
     def _deliver(self, batch: int) -> Any:
         self.log.delivered(batch, self._board.filled(batch), self._board.nbytes(batch))
@@ -174,32 +165,6 @@ class TracedEngine(Engine):
     def _close(self) -> None:
         super()._close()
         self._let_go()
-
-
-class _Elsewhere:
-    """Notes what other machines did, from the counts that the remote side keeps."""
-
-    def __init__(self, remote: RemoteSide, log: PoolLog) -> None:
-        self._remote = remote
-        self._log = log
-        self._since_ns = _now()
-        self._samples = int(remote.stats().get("samples_remote", 0))
-        self._told: tuple[str, ...] = tuple(remote.stats().get("offload_decisions", ()))
-
-    def look(self) -> None:
-        """Leave what is new."""
-        stats, now_ns = self._remote.stats(), _now()
-        came = int(stats.get("samples_remote", 0)) - self._samples
-        if came > 0:
-            start_ns, self._since_ns = self._since_ns, now_ns
-            self._samples += came
-            self._log.event(Kind.OFFLOADED, start_ns, now_ns - start_ns, name="offloaded", count=came)
-        decisions = tuple(stats.get("offload_decisions", ()))
-        if decisions != self._told:
-            known = set(self._told)  # only the newest are kept there
-            for text in (one for one in decisions if one not in known):
-                self._log.decided_away(text)
-            self._told = decisions
 
 
 def make_engine(plan: LoaderPlan, *args: Any) -> Engine:

@@ -18,56 +18,23 @@ import socket
 import sys
 import time
 import warnings
-from collections import deque
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from .._queues.mapping import map_file
 from .._workers.guard import die_with_parent, reset_signals
-from .._workers.program import Program
 from .._workers.sync import apply_patch
-from ._cluster import Actor, Cluster, Node, is_actor_gone, is_store_full, now_s
-from ._flow import Flow
+from ._calling import Caller
+from ._cluster import Cluster, Node, now_s
 from ._greeting import Greeter
-from ._lanes import Desk, Lane
+from ._lanes import Desk
+from ._making import Cargo
 from ._purposes import Purpose, purpose_of
-from ._wire import (
-    Assignment,
-    Attach,
-    Detach,
-    Detached,
-    Line,
-    Ready,
-    Report,
-    Returned,
-    Setup,
-    Stop,
-    Trouble,
-)
+from ._wire import Assignment, Attach, Detach, Detached, Line, Ready, Report, Setup, Stop, Trouble
 
 REPORT_EVERY_S = 0.1
 SCALE_EVERY_S = 0.5
 IDLE_S = 10.0  # seconds without work, after which actors give their CPUs back to the cluster
-MOST_FAILURES = 5  # calls in a row that fail before the cluster is given up
-_TRIES = 2  # actors that a piece of work is given to, before it goes back to the workers here
-
-
-@dataclass(slots=True)
-class Call:
-    """A piece of work at an actor."""
-
-    lane: Lane
-    actor: Actor
-    phase: int
-    purpose: Purpose
-    began: float
-    payload: Any
-    """What has to be kept here until the result comes."""
-    estimate: int
-    """Bytes that are expected."""
-    tries: int
 
 
 class Agent:
@@ -75,28 +42,18 @@ class Agent:
 
     def __init__(self, line: Line, lifeline: int, setup: Setup, cluster: Cluster) -> None:
         self._line = line
-        self._setup = setup
         self._cluster = cluster
-        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ended: deque[tuple[Call, Any, BaseException | None]] = deque()
+        self._calls = Caller(setup, cluster, line.send, self._complain, self._sync_dataset)
+        self._greeter = Greeter(cluster, self._calls.wake)
         self._poll = select.poll()
-        for fd in (line.fileno(), self._done):
+        for fd in (line.fileno(), self._calls.done):
             self._poll.register(fd, select.POLLIN)
         self._poll.register(lifeline, 0)
         self._desk: Desk | None = None
-        self._program: Program | None = None
+        self._cargo: Cargo | None = None
         self._digest = ""
         self._task = Assignment(0, "local", 0, False)
         self._purpose: Purpose | None = None
-        self._calls: list[Call] = []
-        self._free: list[Lane] = []
-        self._flow = Flow(setup.most_bytes, setup.bytes_per_s)
-        self._greeter = Greeter(cluster, self._greeted)
-        self._failures = 0
-        self._counts = [0, 0, 0]
-        """Calls, samples and bytes that came back in the phase `_counted`."""
-        self._counted = 0
-        self._total = 0
         self._next_report = self._next_scale = 0.0
         self._assigned = now_s()
         self._told: tuple[str, ...] | None = None
@@ -111,11 +68,15 @@ class Agent:
             self._poll.poll(self._pause_s() * 1000)
             self._drain()
             self._listen()
-            self._collect()
+            self._greeter.collect(self._complain)
+            self._calls.collect()
             if self._desk is not None:
-                self._keep_up()
-                self._dispatch(self._desk)
+                self._keep_up(self._desk)
+                if self._purpose is not None:
+                    self._calls.dispatch(self._purpose, self._task)
                 self._report()
+            if self._calls.broken:
+                self._give_up(self._calls.broken)
 
     def _tell_nodes(self) -> None:
         if self._cluster.nodes is self._seen:
@@ -128,16 +89,23 @@ class Agent:
     def _pause_s(self) -> float:
         if self._desk is None:
             return 1.0
-        wait = self._flow.ready_in_s()
+        wait = self._calls.ready_in_s
         return min(REPORT_EVERY_S, wait) if wait > 0 else REPORT_EVERY_S
 
     def _drain(self) -> None:
-        for fd in (self._done, -1 if self._desk is None else self._desk.wake):
+        for fd in (self._calls.done, -1 if self._desk is None else self._desk.wake):
             if fd >= 0:
                 try:
                     os.eventfd_read(fd)
                 except BlockingIOError:
                     pass
+
+    def _give_up(self, why: str) -> None:
+        """Nothing more is to be expected of this cluster; another agent will be started after a while."""
+        self._purpose = None
+        self._calls.give_all_back()
+        self._line.send(Trouble(why[:1000], fatal=True))
+        self._stopped = True
 
     # ---- the main process -----------------------------------------------------------------------------------------
 
@@ -162,17 +130,16 @@ class Agent:
 
     def _attach(self, attach: Attach, fds: list[int]) -> None:
         control, arena, wake, ready, *rest = fds
-        if attach.has_program:
+        if attach.has_cargo:
             blob = map_file(rest[0], os.fstat(rest[0]).st_size, 0, private=True)
             os.close(rest[0])
-            self._program = pickle.loads(blob.data)
+            self._cargo = pickle.loads(blob.data)
             self._cluster.put(np.array(blob))
-            self._digest = attach.program
+            self._digest = attach.cargo
             self._greeter.forget()
-        assert self._program is not None and attach.program == self._digest
-        self._desk = Desk(attach, control, arena, wake, ready, self._program)
-        self._attach_record = attach
-        self._free = list(self._desk.lanes)
+        assert self._cargo is not None and attach.cargo == self._digest
+        self._desk = Desk(attach, control, arena, wake, ready, self._cargo)
+        self._calls.attach(self._desk)
         self._poll.register(self._desk.wake, select.POLLIN)
         self._purpose = None
         self._task = Assignment(0, "local", 0, False)
@@ -182,179 +149,60 @@ class Agent:
             return
         self._task = task
         self._purpose = None if task.placement == "local" else purpose_of(task.placement)
-        if task.phase != self._counted:
-            self._counted, self._counts = task.phase, [0, 0, 0]
-        self._failures = 0
+        self._calls.begin_phase(task.phase)
         self._assigned = now_s()
         self._next_scale = self._next_report = 0.0
 
     def _detach(self) -> None:
-        """The engine's memory may not be used from here on; what is under way is left to itself."""
+        """The engine's memory may not be used from here on."""
         if self._desk is not None:
             self._poll.unregister(self._desk.wake)
-            for call in self._calls:
-                self._flow.lost(call.estimate)
-            self._calls.clear()
-            self._free = []
+            self._calls.tell_spans()
+            self._calls.detach()
             self._desk.close()
             self._desk = None
-        self._line.send(Detached())
+        self._line.send(Detached(), within_s=1.0)
 
     # ---- keeping up ------------------------------------------------------------------------------------------------
 
-    def _keep_up(self) -> None:
-        desk, now = self._desk, now_s()
-        assert desk is not None and self._program is not None
-        changes = desk.changes()
-        if changes is not None:
-            apply_patch(self._program.dataset, changes)
-            self._cluster.patch(changes)
-            self._greeter.forget()
+    def _sync_dataset(self) -> bool:
+        """Apply attribute changes here and on the actors, who have to show anew that they make the same samples."""
+        changes = None if self._desk is None else self._desk.changes()
+        if changes is None or self._desk is None:
+            return False
+        apply_patch(self._desk.program.dataset, changes)
+        self._cluster.patch(changes)
+        self._greeter.forget()
+        return True
+
+    def _keep_up(self, desk: Desk) -> None:
+        now = now_s()
+        if self._sync_dataset():
+            self._next_scale = 0.0
         if self._purpose is None and now - self._assigned > IDLE_S:
             self._cluster.scale(0, 0, 0)
         if now >= self._next_scale and self._purpose is not None:
             self._next_scale = now + SCALE_EVERY_S
-            attach = self._attach_record
-            self._cluster.scale(self._task.actors, attach.num_workers, attach.base_seed)
+            self._cluster.scale(self._task.actors, desk.attach.num_workers, desk.attach.base_seed)
             self._greet(desk, self._purpose)
-            for call in [one for one in self._calls if one.actor.gone]:
-                self._retry(call)
-        late = [one for one in self._calls if now - one.began > self._patience_s()]
-        for call in late:
-            self._complain(f"an actor gave no answer within {self._patience_s():.0f} s")
-            self._cluster.drop(call.actor)
-            self._retry(call)
-
-    def _patience_s(self) -> float:
-        return max(self._setup.call_timeout_s, 20 * self._flow.call_s)
+        self._calls.look_after(now)
 
     def _greet(self, desk: Desk, purpose: Purpose) -> None:
         """Have actors show that they make the same samples, by one that is asked of this machine too."""
-        if self._greeter.needs_probe(purpose) and self._free:
-            lane = self._free[0]
+        lane = self._calls.borrow()
+        if self._greeter.needs_probe(purpose) and lane is not None:
             run = lane.board.pull_away(1, desk.together, beyond=True)
             if run is None:
                 self._next_scale = 0.0  # nothing is posted yet: try again as soon as something may be
                 return
             lane.run = run
+            self._sync_dataset()
             try:
                 self._greeter.take_probe(purpose, desk, run)
-            except Exception as error:  # this sample fails here too: the next one will do
-                self._complain(f"a sample cannot be made here: {error!r}")
-            self._return(lane)
+            except Exception as error:  # of this sample: the next one may do
+                self._greeter.no_probe(purpose, f"no sample can be read here and sent: {error!r}")
+            self._calls.give_back(lane)
         self._greeter.greet(purpose)
-
-    def _greeted(self) -> None:
-        """Called by one of Ray's threads."""
-        os.eventfd_write(self._done, 1)
-
-    # ---- calls -----------------------------------------------------------------------------------------------------
-
-    def _dispatch(self, desk: Desk) -> None:
-        purpose = self._purpose
-        while purpose is not None and self._free and self._flow.may_send(len(self._calls)):
-            actor = self._cluster.least_busy(purpose.name)
-            if actor is None:
-                return
-            lane = self._free[-1]
-            run = lane.board.pull_away(self._flow.chunk(), purpose.whole or desk.together, self._task.beyond)
-            if run is None:
-                return
-            self._free.pop()
-            lane.run = run
-            self._send(desk, purpose, lane, actor)
-
-    def _send(self, desk: Desk, purpose: Purpose, lane: Lane, actor: Actor, tries: int = 1) -> None:
-        assert lane.run is not None
-        try:
-            method, argument, payload = purpose.prepare(desk, lane, lane.run)
-        except Exception as error:  # a bug, or a dataset that cannot be split after all: workers here know better
-            self._complain(f"work could not be prepared: {error!r}")
-            self._return(lane)
-            return
-        if method is None:  # nothing is left to be done elsewhere
-            desk.hand_in(lane, payload)
-            self._free.append(lane)
-            return
-        estimate = self._flow.send(len(lane.run.keys))
-        call = Call(lane, actor, self._task.phase, purpose, now_s(), payload, estimate, tries)
-        self._calls.append(call)
-
-        def done(reply: Any, error: BaseException | None) -> None:
-            self._ended.append((call, reply, error))
-            os.eventfd_write(self._done, 1)
-
-        try:
-            self._cluster.call(actor, method, argument, done=done)
-        except Exception as error:
-            self._calls.remove(call)
-            self._flow.lost(estimate)
-            self._fail(error)
-            self._return(lane)
-
-    def _collect(self) -> None:
-        self._greeter.collect(self._complain)
-        while self._ended:
-            call, reply, error = self._ended.popleft()
-            call.actor.outstanding -= 1
-            if call not in self._calls:
-                continue  # its work was given to others
-            if error is not None:
-                self._fail(error)
-                if is_actor_gone(error):
-                    self._cluster.drop(call.actor)
-                if call in self._calls:
-                    self._retry(call)
-            else:
-                self._calls.remove(call)
-                self._take_in(call, reply)
-
-    def _take_in(self, call: Call, reply: Any) -> None:
-        desk, run = self._desk, call.lane.run
-        assert desk is not None and run is not None
-        _, seconds, parcel = reply
-        nbytes = self._flow.arrived(call.estimate, len(run.keys), parcel, seconds, now_s() - call.began)
-        call.purpose.take_in(desk, call.lane, call.payload, reply)
-        call.lane.board.note_time(len(run.keys), seconds)
-        self._free.append(call.lane)
-        self._failures = 0
-        self._total += len(run.keys)
-        if call.phase == self._task.phase:
-            for number, count in enumerate((1, len(run.keys), nbytes)):
-                self._counts[number] += count
-
-    def _retry(self, call: Call) -> None:
-        """Give the work to another actor, or back to the workers here."""
-        self._calls.remove(call)
-        self._flow.lost(call.estimate)
-        actor = self._cluster.least_busy(call.purpose.name)
-        if self._desk is not None and actor is not None and call.tries < _TRIES:
-            self._send(self._desk, call.purpose, call.lane, actor, call.tries + 1)
-        else:
-            self._return(call.lane)
-
-    def _return(self, lane: Lane) -> None:
-        assert self._desk is not None
-        count = self._desk.give_back(lane)
-        if lane not in self._free:
-            self._free.append(lane)
-        self._line.send(Returned(count))
-
-    def _fail(self, error: BaseException) -> None:
-        if is_store_full(error):
-            self._flow.shrink()
-        self._complain(f"a call failed: {type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}")
-        self._failures += not is_actor_gone(error)
-        if self._failures >= MOST_FAILURES:
-            self._purpose = None
-            for call in list(self._calls):
-                self._calls.remove(call)
-                self._flow.lost(call.estimate)
-                self._return(call.lane)
-            self._line.send(
-                Trouble(f"{MOST_FAILURES} calls in a row failed, the last with {error!r}"[:1000], fatal=True)
-            )
-            self._stopped = True  # another agent will be started after a while
 
     def _complain(self, text: str) -> None:
         self._line.send(Trouble(text[:1000], fatal=False))
@@ -364,22 +212,32 @@ class Agent:
         if now < self._next_report:
             return
         self._next_report = now + REPORT_EVERY_S
-        self._line.send(self._account())
+        self._calls.tell_spans()
+        self._calls.tell_returned()
+        self._line.send(self._account(now))
 
-    def _account(self) -> Report:
+    def _account(self, now: float) -> Report:
         purpose = self._purpose
-        calls, samples, nbytes = self._counts
+        calls, samples, nbytes = self._calls.counts
         return Report(
-            time_s=now_s(),
+            time_s=now,
             phase=self._task.phase,
             actors=0 if purpose is None else self._cluster.count_fit(purpose.name),
             calls=calls,
             samples=samples,
             nbytes=nbytes,
             cpu_s=time.process_time(),
-            total_samples=self._total,
+            total_samples=self._calls.total,
+            idle_s=self._calls.idle_s,
             refused="" if purpose is None else self._greeter.refusal(purpose)[:1000],
         )
+
+
+def _no_cluster(setup: Setup, error: Exception) -> str:
+    text = f"no Ray cluster: {type(error).__name__}: {str(error).rstrip('.')}"[:900]
+    if setup.address not in (None, "auto", "local") and "RAY_AUTH_MODE" not in os.environ:
+        text += "; one that asks for a token needs RAY_AUTH_MODE=token here as well"
+    return text
 
 
 def main() -> None:
@@ -397,7 +255,7 @@ def main() -> None:
     try:
         cluster = Cluster(setup)
     except Exception as error:
-        line.send(Trouble(f"no Ray cluster: {type(error).__name__}: {error}"[:1000], fatal=True))
+        line.send(Trouble(_no_cluster(setup, error), fatal=True))
         return
     try:
         Agent(line, lifeline, setup, cluster).run()

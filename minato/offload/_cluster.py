@@ -1,12 +1,14 @@
 """The Ray cluster, as the agent sees it: joined or started, its nodes, and actors on them. Alone in importing Ray.
 
-No call waits for the cluster, but for `join` and `leave`: what may take long (a look at the nodes) is done by a thread.
+No call waits for the cluster, but for `join` and `leave`: what may take long (a look at the nodes, ending an actor) is
+done by a thread.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import threading
 import time
 from collections import Counter
@@ -22,6 +24,7 @@ from ._wire import Setup
 
 LOOK_EVERY_S = 1.0  # seconds between looks at the nodes
 DEPTH = 2  # calls at an actor: one in work, one waiting, so that it is never idle for the length of a message
+_MOST_FAILURES = 3  # actors that cannot be made on a node, before no more are tried there
 _log = logging.getLogger("minato.offload")
 
 
@@ -45,6 +48,8 @@ class Actor:
     fit: dict[str, bool] = field(default_factory=dict)
     """Whether it gave the expected samples, by what was asked of it; absent: not asked yet."""
     gone: bool = False
+    late_since: float | None = None
+    """Since when it has not answered, if that is long: it gets no more work until it does."""
 
 
 class Cluster:
@@ -57,11 +62,14 @@ class Cluster:
         self._here = "" if is_client else ray.get_runtime_context().get_node_id()
         self.actors: list[Actor] = []
         self._blob: Any = None
+        self._patch: Any = None
+        """Attributes of the dataset that are not what they are in the cargo any more."""
         self._started = 0
         self._failures: Counter[str] = Counter()
+        """Actors that could not be made, by node."""
         self._nodes = self._look()
-        self._looked = threading.Event()
-        self._stop = threading.Event()
+        self._to_end: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """Handles of actors to be ended; None: that was the last."""
         self._thread = threading.Thread(target=self._keep_looking, name="minato-nodes", daemon=True)
         self._thread.start()
 
@@ -90,26 +98,41 @@ class Cluster:
         return [*others, *(node for node in usable if use_here and node.id == self._here and node.cpus)]
 
     def _keep_looking(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
+        """The thread: ends actors, and looks at the nodes in between."""
+        look_at = time.monotonic() + LOOK_EVERY_S
+        while True:
             try:
-                self._nodes = self._look()
-            except Exception as error:  # the cluster is gone, or busy: calls will tell
-                _log.info("cannot see the nodes: %s", error)
+                handle = self._to_end.get(timeout=max(0.0, look_at - time.monotonic()))
+                if handle is None:
+                    return
+                ray.kill(handle)
+            except queue.Empty:
+                look_at = time.monotonic() + LOOK_EVERY_S
+                self._look_again()
+            except Exception as error:
+                _log.info("cannot end an actor: %s", error)
+
+    def _look_again(self) -> None:
+        try:
+            self._nodes = self._look()
+        except Exception as error:  # the cluster is gone, or busy: calls will tell
+            _log.info("cannot see the nodes: %s", error)
 
     # ---- actors ---------------------------------------------------------------------------------------------------
 
     def put(self, blob: Any) -> None:
-        """The program, once for all actors. Those that exist take it in place of the one before."""
-        self._blob = ray.put(blob)
+        """The cargo, once for all actors. Those that exist take it in place of the one before."""
+        self._blob, self._patch = ray.put(blob), None
+        self._failures.clear()
         for actor in self.actors:
             actor.fit.clear()
             actor.handle.load.remote(self._blob)
 
     def patch(self, patch: Any) -> None:
-        """Attributes of the dataset have changed."""
-        reference = ray.put(patch)
+        """Attributes of the dataset have changed: all that have since the cargo was made."""
+        self._patch = ray.put(patch)
         for actor in self.actors:
-            actor.handle.patch.remote(reference)
+            actor.handle.patch.remote(self._patch)
 
     def scale(self, actors: int, num_workers: int, base_seed: int) -> list[Actor]:
         """Start actors until there are so many, where CPUs are free; end those that are too many and idle. Returns the
@@ -130,7 +153,8 @@ class Cluster:
 
     def _emptiest(self) -> Node | None:
         used = Counter(actor.node for actor in self.actors)
-        free = [node for node in self._nodes if used[node.id] < node.cpus]
+        usable = [node for node in self._nodes if self._failures[node.id] < _MOST_FAILURES]
+        free = [node for node in usable if used[node.id] < node.cpus]
         return max(free, key=lambda node: node.cpus - used[node.id], default=None)
 
     def _start(self, node: Node, num_workers: int, base_seed: int) -> Actor:
@@ -145,19 +169,31 @@ class Cluster:
             options["runtime_env"] = self._setup.runtime_env
         number = num_workers + self._started
         self._started += 1
-        handle = ray.remote(FetchActor).options(**options).remote(self._blob, number, number + 1, base_seed)
+        handle: Any = ray.remote(FetchActor).options(**options).remote(self._blob, number, number + 1, base_seed)
+        if self._patch is not None:
+            handle.patch.remote(self._patch)
         actor = Actor(number, node.id, handle)
         self.actors.append(actor)
         return actor
 
+    def blame(self, actor: Actor) -> None:
+        """An actor could not be made. A node where that happens again and again gets no more, until there is another
+        cargo."""
+        self._failures[actor.node] += 1
+
     def least_busy(self, purpose: str) -> Actor | None:
         """The fit actor with the least to do, if it may have more."""
-        free = [one for one in self.actors if one.outstanding < DEPTH and one.fit.get(purpose)]
+        free = [one for one in self.actors if one.outstanding < DEPTH and _can_work(one, purpose)]
         return min(free, key=lambda one: one.outstanding, default=None)
 
     def count_fit(self, purpose: str) -> int:
         """Actors that can be given work."""
-        return sum(bool(actor.fit.get(purpose)) for actor in self.actors)
+        return sum(_can_work(actor, purpose) for actor in self.actors)
+
+    def share_idle(self, purpose: str) -> float:
+        """Share of them that has nothing to do."""
+        able = [actor for actor in self.actors if _can_work(actor, purpose)]
+        return sum(not actor.outstanding for actor in able) / max(1, len(able))
 
     def call(self, actor: Actor, method: str, *args: Any, done: Callable[[Any, BaseException | None], None]) -> Any:
         """Call a method of an actor; `done` is called by one of Ray's threads. Returns what `cancel` takes."""
@@ -176,18 +212,19 @@ class Cluster:
         actor.gone = True
         if actor in self.actors:
             self.actors.remove(actor)
-        try:
-            ray.kill(actor.handle)
-        except Exception as error:
-            _log.info("cannot end an actor: %s", error)
+        self._to_end.put(actor.handle)
 
     def leave(self) -> None:
         """End the actors; and the cluster, if it was started here."""
-        self._stop.set()
         for actor in list(self.actors):
             self.drop(actor)
-        self._thread.join(LOOK_EVERY_S)
+        self._to_end.put(None)
+        self._thread.join(LOOK_EVERY_S)  # those that are left end with the job
         ray.shutdown()
+
+
+def _can_work(actor: Actor, purpose: str) -> bool:
+    return bool(actor.fit.get(purpose)) and actor.late_since is None
 
 
 def _join(setup: Setup) -> bool:
@@ -210,7 +247,8 @@ def _join(setup: Setup) -> bool:
 
 def is_actor_gone(error: BaseException) -> bool:
     """Whether a call failed because its actor, or the actor's node, is no more."""
-    return isinstance(error, (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError))
+    gone = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.ActorUnschedulableError)
+    return isinstance(error, gone)
 
 
 def is_start_failed(error: BaseException) -> bool:

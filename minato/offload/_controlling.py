@@ -10,11 +10,11 @@ Pure: no clock, no process, no Ray. All times come in as arguments.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ._deciding import LOCAL, Decision, LocalMetrics, RemoteMetrics, decide, is_stalled
+from ._phases import Policy, RemoteWindow, Stage, Window, Wish
 from ._wire import Report
 
 MOST_KEPT = 100  # decisions
@@ -26,94 +26,9 @@ STRAGGLERS_S = 10.0  # seconds after the first actor for the others to come up
 STEP = 0.05  # of the ratio, when the consumer waits, or does not
 WAITS = 0.05  # share of its time that a consumer may wait before it counts as waiting
 SLOWER = 0.95  # of the local rate; below it, offloading is no help
+_MISSED_S = 1.0  # seconds between two reports that count: some are lost while the consumer is away for long
 _WARM_CALLS = 2  # for each actor, before a placement is measured
 _CALLS = 4  # for each actor, while it is measured
-
-
-class Stage(enum.Enum):
-    """What the controller is about."""
-
-    MEASURING_LOCAL = "measuring local"
-    LOCAL = "local"
-    STARTING = "starting"
-    MEASURING_REMOTE = "measuring remote"
-    RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the user wants."""
-
-    placements: tuple[str, ...]
-    """To choose from; empty: never anything remote."""
-    ratio: float | None
-    """None: to be decided."""
-    greedy: bool
-    """Whether both sides take what they can, undecided."""
-    prefer_local: bool
-    min_speedup: float
-    most_actors: int
-    profile_steps: int
-    recheck_steps: int
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether nothing is left to be measured."""
-        return len(self.placements) == 1 and (self.ratio is not None or self.greedy)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be done now."""
-
-    phase: int = 0
-    launch: bool = False
-    """Whether the cluster is wanted."""
-    placement: str = LOCAL
-    ratio: float = 0.0
-    actors: int = 0
-    shared: bool = True
-    beyond: bool = False
-
-
-@dataclass(slots=True)
-class _RemoteWindow:
-    """What came back while a placement is measured, from report to report."""
-
-    calls: int = 0
-    samples: int = 0
-    nbytes: int = 0
-    cpu_s: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, before: Report, now: Report) -> None:
-        self.calls += now.calls - before.calls
-        self.samples += now.samples - before.samples
-        self.nbytes += now.nbytes - before.nbytes
-        self.cpu_s += now.cpu_s - before.cpu_s
-        self.seconds += now.time_s - before.time_s
-
-
-@dataclass(slots=True)
-class _Window:
-    """Batches since some moment."""
-
-    batches: int = 0
-    busy_s: float = 0.0
-    wait_s: float = 0.0
-    cpu_s: float = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.busy_s + self.wait_s
-
-    @property
-    def gthp(self) -> float:
-        return self.batches / max(self.busy_s, 1e-6)
-
-    @property
-    def rate(self) -> float:
-        return self.batches / max(self.elapsed_s, 1e-6)
 
 
 class Controller:
@@ -140,10 +55,10 @@ class Controller:
         """Batches that were delivered while something was measured."""
         self._wish = Wish()
         self._skip = 0
-        self._window = _Window()
+        self._window = Window()
         self._open: list[str] = []
         """Placements that are still to be measured."""
-        self._remote_window = _RemoteWindow()
+        self._remote_window = RemoteWindow()
         self._first_fit: float | None = None
         """When there was somebody to measure."""
         self._last: Report | None = None
@@ -152,9 +67,9 @@ class Controller:
         self._phase_began: float | None = None
         self._slow_windows = 0
         self._hold = 1
-        self._bias = 0.0
         self._batch_size = 1
         self._room = 0
+        self._is_without_room = False
         self.stage = Stage.MEASURING_LOCAL
         if not policy.placements or policy.ratio == 0:
             self._enter(Stage.LOCAL)
@@ -206,9 +121,13 @@ class Controller:
             return
         self.remote_nodes = nodes
         self._room = min(actors, self._policy.most_actors)
-        if self._room == 0:
-            self._go_local("the cluster has no CPUs to use")
-        elif self._policy.is_fixed:
+        if self._room == 0:  # some may come
+            if not self._is_without_room:
+                self._decide_log("local: the cluster has no CPUs to use at present")
+            self._is_without_room = True
+            return
+        self._is_without_room = False
+        if self._policy.is_fixed:
             self._run(Decision(self._policy.placements[0], self._ratio_given, self._room, "as asked for"))
         else:
             self.remotes = {name: one for name, one in known.items() if name in self._policy.placements}
@@ -218,6 +137,9 @@ class Controller:
     def resized(self, actors: int) -> None:
         """Nodes have come or gone."""
         before, self._room = self._room, min(actors, self._policy.most_actors)
+        if self.stage is Stage.LOCAL and self._room > before and self._wants_remote:
+            self._hold = 1
+            self._start("nodes have come")
         if self.stage is Stage.RUNNING and self._wish.actors >= before:  # all there were: all there are now
             self._wish = replace(self._wish, actors=self._room)
 
@@ -228,6 +150,8 @@ class Controller:
         if self._phase_began is None:
             self._phase_began = report.time_s
         before, self._last = self._last if self._follows else None, report
+        if before is not None and report.time_s - before.time_s > _MISSED_S:
+            before = None
         self._follows = True
         if self.stage is Stage.MEASURING_REMOTE:
             self._measure_remote(before, report)
@@ -287,7 +211,7 @@ class Controller:
         if not self._open:
             self._decide()
             return
-        self._remote_window = _RemoteWindow()
+        self._remote_window = RemoteWindow()
         self._first_fit = None
         wish = Wish(self._wish.phase + 1, True, self._open[0], 1.0, self._room, shared=True, beyond=True)
         self._enter(Stage.MEASURING_REMOTE, wish)
@@ -313,11 +237,11 @@ class Controller:
             return
         batches = window.samples / self._batch_size
         if batches > 0:
-            rate, cost = batches / window.seconds, window.cpu_s / batches
-            self.remotes[placement] = RemoteMetrics(placement, rate, report.actors, cost)
+            rate, cost, alone = batches / window.seconds, window.cpu_s / batches, batches / window.busy_s
+            self.remotes[placement] = RemoteMetrics(placement, rate, report.actors, cost, alone)
             self._decide_log(
-                f"measured {placement}: {rate:.3g}/s from {report.actors} actors, {cost:.2g} CPU s per batch here, "
-                f"{window.nbytes / window.seconds:.3g} bytes/s"
+                f"measured {placement}: {rate:.3g}/s from {report.actors} actors ({alone:.3g}/s if never idle), "
+                f"{cost:.2g} CPU s per batch here, {window.nbytes / window.seconds:.3g} bytes/s"
             )
         self._open.pop(0)
         self._measure_next()
@@ -327,6 +251,15 @@ class Controller:
     @property
     def _ratio_given(self) -> float:
         return 1.0 if self._policy.greedy else self._policy.ratio or 0.0
+
+    @property
+    def _wants_remote(self) -> bool:
+        """Whether the cluster would be of use, as far as is known."""
+        if not self._policy.placements or self._policy.ratio == 0:
+            return False
+        if self._policy.ratio is not None or self._policy.greedy:
+            return True
+        return self.local is not None and is_stalled(self.local.gthp, self.local.lthp, self._policy.min_speedup)
 
     def _start(self, why: str) -> None:
         self._decide_log(f"start: {why}")
@@ -370,13 +303,12 @@ class Controller:
         self._decide_log(
             f"{decision.placement}, ratio {decision.ratio:.2f}, {decision.actors} actors: {decision.reason}"
         )
-        self._bias = 0.0
         self._slow_windows = 0
         self._enter(Stage.RUNNING, wish)
 
     def _recheck(self) -> None:
         window, local = self._window, self.local
-        self._window = _Window()
+        self._window = Window()
         if local is None or not self.is_open:
             return
         share = window.wait_s / max(window.elapsed_s, 1e-9)
@@ -406,7 +338,7 @@ class Controller:
 
     def _enter(self, stage: Stage, wish: Wish | None = None) -> None:
         self.stage = stage
-        self._window = _Window()
+        self._window = Window()
         self._phase_began = None
         if wish is not None:
             self._wish = wish

@@ -47,6 +47,8 @@ class RemoteMetrics:
     actors: int
     ocycle_s: float
     """CPU seconds that offloading cost on this machine, per batch."""
+    alone: float
+    """Batches per second that they would give if there always were work for them, whatever the consumer takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def choose_ratio(local: LocalMetrics, remote: RemoteMetrics, prefer_local: bool 
 
 def choose_actors(local: LocalMetrics, remote: RemoteMetrics, most: int) -> int:
     """Actors needed for the least remote rate, by what one of them was measured to give."""
-    each = remote.rthp / max(1, remote.actors)
+    each = max(remote.rthp, remote.alone) / max(1, remote.actors)
     lower = least_remote_rate(local, remote.ocycle_s) * MARGIN
     if each <= 0 or lower >= each * most:
         return most

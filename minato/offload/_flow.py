@@ -23,6 +23,8 @@ class Flow:
         self._clock = clock
         self._sizer = ChunkSizer(TARGET_S)
         self._sample_bytes: float | None = None
+        self.least = 1
+        """Samples per call, where an actor makes several at once."""
         self.in_flight = 0
         """Bytes that are expected."""
         self.call_s = 0.0
@@ -33,7 +35,7 @@ class Flow:
 
     def chunk(self) -> int:
         """Samples for the next call."""
-        return self._sizer.size()
+        return max(self.least, self._sizer.size())
 
     def may_send(self, calls: int) -> bool:
         """Whether another call may be made. One may always be under way, however large."""
@@ -58,15 +60,19 @@ class Flow:
             self._debt += expected
         return expected
 
-    def arrived(self, expected: int, samples: int, parcel: Parcel, work_s: float, call_s: float) -> int:
-        """A call has come back. Returns its bytes."""
-        nbytes = weigh(parcel)
+    def answered(self, call_s: float) -> None:
+        """A call has come back, perhaps when its work was done by others already."""
+        self.call_s = call_s if not self.call_s else _mixed(self.call_s, call_s)
+
+    def arrived(self, expected: int, samples: int, parcel: Parcel, work_s: float, sent: int = 0) -> int:
+        """The results of a call are taken in. Returns their bytes, or those `sent` with it if these are more: a network
+        carries both ways at once."""
+        nbytes = max(sent, weigh(parcel))
         self.in_flight -= expected
         if self._rate is not None:
             self._debt += nbytes - expected
         each = nbytes / max(1, samples)
         self._sample_bytes = each if self._sample_bytes is None else _mixed(self._sample_bytes, each)
-        self.call_s = call_s if not self.call_s else _mixed(self.call_s, call_s)
         self._sizer.observe(samples, work_s)
         self._sizer.observe_bytes(int(each))
         return nbytes

@@ -17,11 +17,12 @@ from .._errors import CapturedError
 from .._records import Run
 from ._cluster import Actor, Cluster, is_actor_gone, is_start_failed
 from ._lanes import Desk
-from ._purposes import Purpose, Transforming, make_here
+from ._purposes import Purpose, Transforming
 from ._splitting import read, transform
 from ._wire import Job, unwrap, versions, wrap
 
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-4  # tolerance for floats: other processors round otherwise
+_MOST_ODD = 8  # samples that cannot be divided, or made, before that is taken for a rule
 
 
 class _Probe:
@@ -45,12 +46,15 @@ class Greeter:
         self._asked: set[tuple[int, str]] = set()
         self._answers: deque[tuple[Actor, str, _Probe | None, Any, BaseException | None]] = deque()
         self._refusals: dict[str, str] = {}
+        self._odd = 0
+        """Samples that could not be taken for a probe."""
 
     def forget(self) -> None:
         """Samples are others from now on."""
         self._probes.clear()
         self._asked.clear()
         self._refusals.clear()
+        self._odd = 0
         for actor in self._cluster.actors:
             actor.fit.clear()
 
@@ -64,15 +68,26 @@ class Greeter:
         if isinstance(purpose, Transforming):
             reading = read(dataset, key, seed)
             if reading is None:
+                self.no_probe(purpose, "samples cannot be read here and transformed elsewhere")
                 return
             if reading.rest is not None:
                 reading.rest.close()
-            method, argument = "transform", [reading.half]
-            made = [transform(dataset, reading.half) for _ in range(2)]
+            method, argument = "transform", wrap([reading.half])
+            halves = [unwrap(argument, writable=True)[0] for _ in range(2)]
+            made = [transform(dataset, half) for half in halves]
         else:
             method, argument = "fetch", Job([key], [seed], desk.mends, desk.together, None, 0)
-            made = [make_here(_Together(dataset) if desk.together else dataset, key, seed) for _ in range(2)]
+            made = [desk.make(key, seed) for _ in range(2)]
+            if type(made[0]) is CapturedError and self._odd < _MOST_ODD:
+                self._odd += 1  # says nothing of the data: the next one may
+                return
         self._probes[purpose.name] = _Probe(method, argument, made[0], _same(*made))
+
+    def no_probe(self, purpose: Purpose, why: str) -> None:
+        """A sample cannot be asked for in two places; if that is the rule, this kind of work is refused."""
+        self._odd += 1
+        if self._odd >= _MOST_ODD:
+            self._refusals[purpose.name] = why
 
     def greet(self, purpose: Purpose) -> None:
         """Ask those that were not asked yet."""
@@ -103,6 +118,7 @@ class Greeter:
                 if is_actor_gone(error) and not is_start_failed(error):
                     complain(fault)  # another takes its place
                     continue
+                self._cluster.blame(actor)
             elif probe is None:
                 fault = _fault_of_versions(reply.versions)
             else:
@@ -117,19 +133,9 @@ class Greeter:
     def refusal(self, purpose: Purpose) -> str:
         """Why no actor can be given this kind of work, if all that were asked refused."""
         judged = [actor.fit.get(purpose.name) for actor in self._cluster.actors]
-        if judged and any(fit is not False for fit in judged):
+        if purpose.name in self._probes and judged and any(fit is not False for fit in judged):
             return ""
         return self._refusals.get(purpose.name, "")
-
-
-class _Together:
-    """A dataset that is asked for several samples at once."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __getitem__(self, key: Any) -> Any:
-        return next(iter(self._dataset.__getitems__([key])))
 
 
 def _fault_of_versions(theirs: tuple[str, ...]) -> str:

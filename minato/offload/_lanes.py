@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import InternalError
-from .._plan import Collate, Order, Source, WorkerPlan
+from .._errors import CapturedError, InternalError
+from .._plan import Order, Source, WorkerPlan
 from .._queues import messages
 from .._queues.arena import Arena, Stretch
 from .._queues.control import Batch, ControlBlock, Header
@@ -17,9 +17,9 @@ from .._records import Run
 from .._workers.generators import mix
 from .._workers.lanes import Guard, Untraced
 from .._workers.map_loop import MapLoop
-from .._workers.program import Program
 from .._workers.randomness import COLLATE_SALT, Randomness, sample_seed
 from .._workers.writer import BatchWriter
+from ._making import Cargo, make_probe_maker
 from ._wire import Attach, Job, Parcel, as_packed
 
 
@@ -61,10 +61,12 @@ class Lane:
 class Desk:
     """An engine's shared memory, and the lanes in it. Closing it ends all use of the engine's memory."""
 
-    def __init__(self, attach: Attach, control: int, arena: int, wake: int, ready: int, program: Program) -> None:
-        self._attach = attach
+    def __init__(self, attach: Attach, control: int, arena: int, wake: int, ready: int, cargo: Cargo) -> None:
+        self.attach = attach
         self.order, self.collate, self.mends = attach.order, attach.collate, attach.mends
-        self.program = program
+        self.together = attach.together
+        self.program = program = cargo.program
+        self._maker = make_probe_maker(cargo, _captured)
         self._control = ControlBlock(control, attach.batches, attach.workers)
         self._control.map()
         self._arena = Arena(arena, is_worker=True)
@@ -93,11 +95,6 @@ class Desk:
     def _announce(self) -> None:
         os.eventfd_write(self._ready, 1)
 
-    @property
-    def together(self) -> bool:
-        """Whether samples are fetched by whole batches."""
-        return self.collate is not Collate.NONE and bool(getattr(self.program.dataset, "__getitems__", None))
-
     def changes(self) -> Any:
         """Attribute changes of the dataset that are new; None: there are none."""
         words = self._control.words
@@ -125,6 +122,11 @@ class Desk:
             collate_seed=mix(run.seed, position, COLLATE_SALT),
         )
 
+    def make(self, key: Any, seed: int) -> Any:
+        """A sample as an actor is asked for it alone, made here."""
+        (sample,) = self._maker.make(Job([key], [seed], self.mends, self.together, None, 0))
+        return sample
+
     def hand_in(self, lane: Lane, samples: list[Any]) -> None:
         """The lane's samples are there."""
         assert lane.run is not None
@@ -148,8 +150,13 @@ class Desk:
         return count
 
     def close(self) -> None:
+        self._maker.close()
         self.lanes.clear()
         self._control.close()
         self._arena.close()
         for fd in (self.wake, self._ready):
             os.close(fd)
+
+
+def _captured(error: BaseException, key: object) -> CapturedError:
+    return CapturedError.capture(error, f"in minato's agent, fetching sample index {key!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .._errors import CapturedError
@@ -9,11 +10,21 @@ from .._plan import Collate
 from .._records import Run
 from ._actor import RESULT, Reply
 from ._lanes import Desk, Lane
-from ._splitting import Reading, finish, read, seed_all
-from ._wire import unwrap
+from ._splitting import Reading, begin_sample, finish, read
+from ._wire import unwrap, weigh, wrap
 
-Prepared = tuple[str | None, Any, Any]
-"""Method of the actor (None: nothing is left to be done there), its argument, what is kept here until it answers."""
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an actor is asked for."""
+
+    method: str | None
+    """None: nothing is left to be done there."""
+    argument: Any = None
+    payload: Any = None
+    """What is kept here until it answers; without a method, the samples."""
+    nbytes: int = 0
+    """Of samples that are sent along."""
 
 
 class Purpose(Protocol):
@@ -38,7 +49,7 @@ class Fetching:
         self.whole = whole
 
     def prepare(self, desk: Desk, lane: Lane, run: Run) -> Prepared:
-        return "fetch", desk.job(lane, run, self.whole), None
+        return Prepared("fetch", desk.job(lane, run, self.whole))
 
     def take_in(self, desk: Desk, lane: Lane, _payload: Any, reply: Reply) -> None:
         kind, _, parcel = reply
@@ -59,9 +70,10 @@ class Transforming:
         kept = [_begin(desk.program.dataset, key, seed) for key, seed in zip(run.keys, seeds, strict=True)]
         halves = [one.half for one in kept if isinstance(one, Reading)]
         if halves:
-            return "transform", halves, (kept, seeds)
+            parcel = wrap(halves)
+            return Prepared("transform", parcel, (kept, seeds), weigh(parcel))
         samples = [make_here(desk.program.dataset, key, seed) for key, seed in zip(run.keys, seeds, strict=True)]
-        return None, None, samples
+        return Prepared(None, payload=samples)
 
     def take_in(self, desk: Desk, lane: Lane, payload: Any, reply: Reply) -> None:
         (kept, seeds), run = payload, lane.run
@@ -96,7 +108,7 @@ def _complete(dataset: Any, key: Any, seed: int, reading: Reading | None, values
 
 def make_here(dataset: Any, key: Any, seed: int) -> Any:
     """A sample, made here."""
-    seed_all(seed)
+    begin_sample(seed)
     try:
         return dataset[key]
     except Exception as error:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from ._splitting import can_transform
 from ._store import default_directory
 
 PLACEMENTS = ("auto", "transform", "sample", "batch", "local")
-_RATES = (("max_bandwidth", 0.0), ("consumer_rate", 0.0))
 MOST_REMOTE = 32  # actors, unless the user says otherwise
 
 
@@ -38,7 +38,8 @@ class Ray:
         max_remote: most actors, each of which has a CPU; None: 32.
         prefer: with ratio="auto", "local" (default) uses the cluster no more than needed, "remote" as much as it gives.
         min_speedup: how many times faster the consumer must be than the loader for offloading to begin.
-        max_inflight_bytes: bytes of samples under way from actors. max_bandwidth: bytes per second; None: no limit.
+        max_inflight_bytes: bytes of samples under way from actors. max_bandwidth: bytes per second, in
+            either direction; None: no limit.
         consumer_rate: batches per second that your loop could take, e.g. from `minato.offload.measure_step`; None: told
             from the time between two batches.
         profile_steps: batches per measurement. recheck_every: batches between two looks at whether it is still right.
@@ -86,18 +87,43 @@ class Ray:
         for name in ("max_remote", "local_cpus"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        for name, least in (("min_speedup", 1.0), ("call_timeout_s", 0.0), *_RATES):
+        if not _is_number(self.min_speedup) or not 1 <= self.min_speedup < float("inf"):
+            raise ValueError(f"min_speedup must be a number of at least 1, got {self.min_speedup!r}")
+        for name in ("call_timeout_s", "max_bandwidth", "consumer_rate"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and value > least - (name == "min_speedup")):
-                raise ValueError(f"{name} must be a number above {least:g}, got {value!r}")
+            if value is None and name != "call_timeout_s":
+                continue
+            if not _is_number(value) or not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a number above 0, got {value!r}")
+        for name in ("model_key", "namespace"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be a string, got {getattr(self, name)!r}")
+        for name in ("runtime_env", "resources"):
+            if not isinstance(getattr(self, name), (dict, type(None))):
+                raise TypeError(f"{name} must be a dictionary or None, got {getattr(self, name)!r}")
 
     def _check_ratio(self) -> None:
         ratio = self.ratio
         if isinstance(ratio, str):
             if ratio not in ("auto", "greedy"):
                 raise ValueError(f"ratio must be a number from 0 to 1, 'auto' or 'greedy', got {ratio!r}")
-        elif isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+        elif not _is_number(ratio) or not 0 <= ratio <= 1:
             raise ValueError(f"ratio must be a number from 0 to 1, 'auto' or 'greedy', got {ratio!r}")
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str]) -> Ray:
+        """From a YAML (or JSON) file with the arguments above, all of them optional."""
+        import yaml  # type: ignore[import-untyped]  # comes with Ray
+
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        given = {} if given is None else given
+        if not isinstance(given, dict):
+            raise TypeError(f"{path} must hold names and values, such as 'placement: batch', got {given!r}")
+        known = [field.name for field in fields(cls)]
+        unknown = [str(name) for name in given if name not in known]
+        if unknown:
+            raise ValueError(f"{path}: {', '.join(unknown)} not known; there are {', '.join(known)}")
+        return cls(**given)
 
     # ---- for the loader --------------------------------------------------------------------------------------------
 
@@ -111,8 +137,13 @@ class Ray:
         """Whether only whole batches may overtake."""
         return self.placement == "batch"
 
-    def check(self, dataset: Any) -> None:
-        """Raise ValueError if what is asked for cannot be done with a dataset."""
+    def check(self, dataset: Any, fetcher: str) -> None:
+        """Raise ValueError if what is asked for cannot be done with a dataset and a way to fetch from it."""
+        if self.placement == "transform" and fetcher == "asyncio":
+            raise ValueError(
+                "placement='transform' divides `__getitem__`, and fetcher='asyncio' awaits `__getitem_async__`; use "
+                "placement='sample'"
+            )
         if self.placement == "transform" and not can_transform(dataset):
             raise ValueError(
                 f"placement='transform' needs a dataset whose transforms can be told from its reading (a `transform` "
@@ -157,3 +188,7 @@ def measure_step(step: Callable[[Any], Any], batch: Any, steps: int = 20, skip: 
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

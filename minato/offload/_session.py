@@ -9,30 +9,28 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 
-from .._plan import Collate, Order
-from .._protocols import Orders, Seat
+from .._instrument import Kind, active
+from .._plan import Collate, Fetcher, Order
+from .._protocols import Seat
 from .._workers.program import Program
 from ._agent_process import AgentProcess
-from ._balancing import ShareCounter
-from ._controlling import Controller, Policy, Stage, Wish
+from ._controlling import Controller
 from ._deciding import PLACEMENTS
+from ._making import Cargo
+from ._phases import Policy, Stage, Wish
 from ._splitting import can_transform
 from ._store import MetricStore, pipeline_key
-from ._wire import Assignment, Attach, Detach, Detached, Ready, Report, Returned, Setup, Trouble
+from ._wire import Attach, Ready, Report, Returned, Setup, Span, Spans, Trouble
+from ._work import DEPTH, Work
 
 if TYPE_CHECKING:
     from ._ray import Ray
 
-DEPTH = 2  # calls under way for each actor
-LOOK_EVERY_S = 0.05
 SILENCE_S = 30.0  # seconds without a word from an agent that should speak ten times a second
-DETACH_S = 2.0  # seconds for the agent to let go of an engine's memory
 RETRY_S = 10.0  # seconds before another agent is started; doubles each time
 MOST_RETRY_S = 300.0
 _log = logging.getLogger("minato.offload")
@@ -59,6 +57,7 @@ class Session:
         self._warned = False
         self._remote_samples = 0
         self._samples_before = 0
+        self._is_traced = False
         self._closed = False
 
     # ---- engines ---------------------------------------------------------------------------------------------------
@@ -66,6 +65,7 @@ class Session:
     def attach(self, seat: Seat) -> Work | None:
         if self._closed or self._work is not None or os.getpid() != self._pid:
             return None
+        self._is_traced = seat.plan.trace is not None
         if self.controller is None:
             self.controller = self._make_controller(seat)
         self._work = Work(self, seat, self.controller)
@@ -87,7 +87,11 @@ class Session:
         return Controller(policy, seat.cores, self._store.local(self._key), self._note, config.consumer_rate)
 
     def _note(self, text: str) -> None:
+        """A decision, for the log and the trace."""
         _log.info("%s", text)
+        instrument = active()
+        if instrument is not None and self._is_traced:
+            instrument.note(Kind.DECISION, time.monotonic_ns(), of="offload", reason=text, text=f"offload: {text}")
 
     def let_go(self, work: Work) -> None:
         """An engine has ended."""
@@ -160,6 +164,8 @@ class Session:
                 controller.reported(message)
                 if before is Stage.MEASURING_REMOTE and controller.stage is not before:
                     self._save(controller)
+            case Spans(spans):
+                self._trace(spans)
             case Returned():
                 if self._work is not None:
                     self._work.wake = True
@@ -168,13 +174,32 @@ class Session:
                 if fatal:
                     self.lose(text, now)
 
+    def _trace(self, spans: tuple[Span, ...]) -> None:
+        instrument, work = active(), self._work
+        if instrument is None or work is None:
+            return
+        for one in spans:
+            instrument.record(
+                Kind.OFFLOADED,
+                one.start_ns,
+                one.duration_ns,
+                name=f"actor {one.actor}",
+                batch=one.batch,
+                index=one.lane,
+                count=one.samples,
+                nbytes=one.nbytes,
+                cpu_ns=one.work_ns,
+                pool=work.pool,
+            )
+
     def _save(self, controller: Controller) -> None:
         if controller.local is not None and controller.remote_nodes is not None:
             self._store.save(self._key, controller.local, controller.remote_nodes, controller.remotes)
 
     def warn(self, text: str) -> None:
         """Once in a loader's life; everything is logged."""
-        _log.warning("%s", text)
+        _log.info("%s", text)
+        text = next(iter(text.strip().splitlines()), "").rstrip(".")
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -207,7 +232,8 @@ class Session:
         assert self._agent is not None
         plan = seat.plan
         try:
-            blob = _pickled(Program(seat.dataset, plan.collate_fn, plan.worker_init_fn))
+            program = Program(seat.dataset, plan.collate_fn, plan.worker_init_fn)
+            blob = _pickled(Cargo(program, plan.fetcher, plan.lanes, plan.thread_copies))
         except Exception as error:
             self.warn(f"the dataset or its functions cannot be pickled: {error!r}")
             return False
@@ -215,7 +241,7 @@ class Session:
         fds = [seat.control, seat.arena, seat.wake, seat.ready]
         memory = -1
         if digest != self._digest:
-            memory = os.memfd_create("minato-program", os.MFD_CLOEXEC)
+            memory = os.memfd_create("minato-cargo", os.MFD_CLOEXEC)
             with open(memory, "wb", closefd=False) as file:
                 file.write(blob)
             fds.append(memory)
@@ -223,13 +249,16 @@ class Session:
             order=plan.order,
             collate=plan.collate,
             mends=plan.mends,
+            together=plan.together,
+            fetches=1 if plan.together else plan.lanes,
+            is_traced=plan.trace is not None,
             num_workers=plan.num_workers,
             base_seed=seat.base_seed,
             batches=seat.batches,
             workers=seat.workers,
             first_lane=seat.first_lane,
-            program=digest,
-            has_program=memory >= 0,
+            cargo=digest,
+            has_cargo=memory >= 0,
         )
         try:
             sent = self._agent.send(message, tuple(fds))
@@ -263,143 +292,11 @@ class Session:
         self._agent, self._finalizer = None, None
 
 
-class Work:
-    """The remote side of one engine."""
-
-    def __init__(
-        self, session: Session, seat: Seat, controller: Controller, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._session = session
-        self._seat = seat
-        self._controller = controller
-        self._clock = clock
-        self._counter = ShareCounter()
-        self._agent: AgentProcess | None = None
-        """That works for this engine."""
-        self._is_refused = False
-        self._task: Assignment | None = None
-        self._kept = Orders()
-        self._was_open = False
-        self.wake = False
-        self.due = 0.0
-        self._asked = self._returned = -1.0
-        self._cpu = _CpuMeter(seat.worker_pids)
-        self._divides = seat.plan.collate is Collate.ROWS and not getattr(seat.dataset, "__getitems__", None)
-        controller.epoch_began()
-
-    # ---- the engine ------------------------------------------------------------------------------------------------
-
-    def set_aside(self, tickets: int) -> int:
-        wish = self._controller.wish
-        if self._agent is None or wish.ratio == 0 or not self._controller.is_open:
-            return 0
-        whole = wish.placement == "batch" or not self._divides
-        if (self._counter.ratio, self._counter.whole) != (wish.ratio, whole):
-            self._counter.set(wish.ratio, whole)
-        return self._counter.take(tickets)
-
-    def asked(self) -> None:
-        if self._asked > self._returned:  # the last time there was no batch: another epoch begins
-            self._returned = -1.0
-            self._controller.epoch_began()
-        self._asked = self._clock()
-
-    def returned(self, samples: int) -> None:
-        now = self._clock()
-        if self._returned >= 0:
-            measuring = self._controller.stage in (Stage.MEASURING_LOCAL, Stage.LOCAL)
-            self._controller.delivered(
-                samples,
-                self._asked - self._returned,
-                now - self._asked,
-                self._cpu.since_last(now) if measuring else 0.0,
-            )
-        self._returned = now
-
-    def look(self) -> Orders:
-        now = self._clock()
-        if now < self.due and not self.wake:
-            return self._kept
-        self.due = now + LOOK_EVERY_S
-        session, controller = self._session, self._controller
-        session.tend(controller.wish, now)
-        if self._agent is not session.agent:  # it has come, or gone
-            self._agent = self._task = None
-        if self._agent is None and session.agent is not None and controller.wish.launch and not self._is_refused:
-            if session.send_seat(self._seat):
-                self._agent = session.agent
-            else:
-                self._is_refused = True
-                controller.give_up("the dataset cannot be sent")
-        if self._agent is not None:
-            self._assign(controller.wish)
-            if session.is_silent(now):
-                return self.recall("the agent has not been heard for too long")
-        return self._orders()
-
-    def _assign(self, wish: Wish) -> None:
-        assert self._agent is not None
-        task = Assignment(wish.phase, wish.placement, wish.actors, wish.beyond)
-        if task != self._task and self._agent.send(task):
-            self._task = task
-
-    def _orders(self) -> Orders:
-        wish, wake, self.wake = self._controller.wish, self.wake, False
-        is_open = self._agent is not None and self._controller.is_open
-        was_open, self._was_open = self._was_open, is_open
-        orders = Orders(
-            shared=wish.shared or not is_open,
-            extra_batches=DEPTH * wish.actors if is_open else 0,
-            holder=None if self._agent is None else self._agent.pidfd,
-        )
-        if orders != self._kept:
-            self._kept = orders
-        return replace(orders, wake=True) if wake or (was_open and not is_open) else self._kept
-
-    def recall(self, why: str) -> Orders:
-        self._session.lose(why, self._clock())
-        self._agent = None
-        return self._orders()
-
-    def detach(self) -> None:
-        agent, self._agent = self._agent, None
-        if agent is not None and agent is self._session.agent:
-            agent.send(Detach())
-            if not agent.await_message(Detached, DETACH_S):
-                self._session.lose("the agent did not let go of the loader's memory", self._clock())
-        self._session.let_go(self)
-
-
-class _CpuMeter:
-    """CPU time of worker processes; looked at twice a second at most."""
-
-    def __init__(self, pids: Callable[[], Any]) -> None:
-        self._pids = pids
-        self._seconds: dict[int, float] = {}
-        self._next = 0.0
-        self._is_first = True
-
-    def since_last(self, now: float) -> float:
-        """Seconds used since the last look, or 0 if it was just now."""
-        if now < self._next:
-            return 0.0
-        self._next = now + 0.5
-        before, self._seconds = self._seconds, {}
-        for pid in self._pids():
-            try:
-                times = psutil.Process(pid).cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            self._seconds[pid] = times.user + times.system
-        used = sum(seconds - before.get(pid, seconds) for pid, seconds in self._seconds.items())
-        return used
-
-
 def _placements(wanted: str, seat: Seat) -> tuple[str, ...]:
     """Those to choose from."""
     if wanted == "local":
         return ()
-    can_split = can_transform(seat.dataset)
+    can_split = can_transform(seat.dataset) and seat.plan.fetcher is not Fetcher.ASYNCIO
     can_batch = seat.plan.collate is Collate.ROWS or seat.plan.order is not Order.SAMPLES_OVERTAKE
     possible = {"transform": can_split, "sample": True, "batch": can_batch}
     if wanted != "auto":
@@ -413,9 +310,9 @@ def _ranks() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def _pickled(program: Program) -> bytes:
+def _pickled(cargo: Cargo) -> bytes:
     """By value where the class or function is of the main script: other processes do not have that."""
     from ray import cloudpickle
 
     dumps: Callable[..., bytes] = cloudpickle.dumps
-    return dumps(replace(program, layer=None), protocol=5)  # a cache is of this machine
+    return dumps(cargo, protocol=5)

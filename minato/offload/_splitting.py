@@ -16,6 +16,8 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
+from .._planning import reads_together
+from .._sample_random import SampleRng, SampleSource, announce
 from .._staged import StagedDataset
 from .._workers.generators import all_generators
 from .._workers.splitting import Steps, split
@@ -49,7 +51,7 @@ class Reading:
 
 def can_transform(dataset: Any) -> bool:
     """Whether samples of a dataset can be read here and transformed elsewhere."""
-    return is_splittable(dataset) and not getattr(dataset, "__getitems__", None)
+    return is_splittable(dataset) and not reads_together(dataset)
 
 
 def is_splittable(dataset: Any) -> bool:
@@ -66,9 +68,10 @@ def is_splittable(dataset: Any) -> bool:
 
 
 def read(dataset: Any, key: Any, seed: int) -> Reading | None:
-    """Read a sample under its seed, raising what that raises. None: it calls no transform, or one that is not known."""
+    """Read a sample under its seed, raising what that raises. None: it calls no transform, or one that is not known, or
+    has asked for generators of its own, which go on with the transform."""
     path, leaf, key = _resolve(dataset, key)
-    seed_all(seed)
+    source = begin_sample(seed)
     before = [generator.glance() for generator in all_generators()]
     rest: Steps | None = None
     args: tuple[Any, ...]
@@ -89,6 +92,10 @@ def read(dataset: Any, key: Any, seed: int) -> Reading | None:
             rest.close()
             return None
         name = found[0]
+    if source.asked:
+        if rest is not None:
+            rest.close()
+        return None
     drawn = [generator.glance() for generator in all_generators()] != before
     states = tuple(generator.save() for generator in all_generators()) if drawn else None
     return Reading(Half(path, name, args, keywords, seed, states), rest)
@@ -99,11 +106,13 @@ def finish(reading: Reading, value: Any) -> tuple[bool, Any]:
     random numbers or calls another transform."""
     if reading.rest is None:
         return True, value
-    before = [generator.glance() for generator in all_generators()]
+    before, source = [generator.glance() for generator in all_generators()], _Source(reading.half.seed)
+    announce(source)
     try:
         reading.rest.send(value)
     except StopIteration as end:
-        return [generator.glance() for generator in all_generators()] == before, end.value
+        drawn = [generator.glance() for generator in all_generators()] != before
+        return not (drawn or source.asked), end.value
     except Exception:
         return False, None
     reading.rest.close()
@@ -115,9 +124,8 @@ def transform(dataset: Any, half: Half) -> Any:
     leaf = dataset
     for step in half.path:
         leaf = leaf[step] if isinstance(step, int) else getattr(leaf, step)
-    if half.states is None:
-        seed_all(half.seed)
-    else:
+    begin_sample(half.seed)
+    if half.states is not None:
         for generator, state in zip(all_generators(), half.states, strict=True):
             generator.restore(state)
     if half.name:
@@ -128,10 +136,27 @@ def transform(dataset: Any, half: Half) -> Any:
     return value
 
 
-def seed_all(seed: int) -> None:
-    """As `Randomness` seeds the generators for a sample."""
+class _Source(SampleSource):
+    """One sample; knows whether it was asked for generators."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda _: seed, lambda: 0)
+        self.asked = False
+
+    def rng(self) -> SampleRng:
+        self.asked = True
+        return super().rng()
+
+
+def begin_sample(seed: int) -> _Source:
+    """Seed the generators as `Randomness` does for a sample, and have `minato.get_sample_rng` give the sample's."""
     for salt, generator in enumerate(all_generators()):
         generator.seed(seed ^ salt)
+    source = _Source(seed)
+    announce(source)
+    return source
 
 
 @functools.lru_cache(maxsize=256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import select
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -46,14 +47,19 @@ class Attach:
     order: Order
     collate: Collate
     mends: bool
+    together: bool
+    """Samples are fetched by whole batches."""
+    fetches: int
+    """Samples that a worker fetches at once."""
+    is_traced: bool
     num_workers: int
     base_seed: int
     batches: int
     workers: int
     first_lane: int
-    program: str
+    cargo: str
     """Digest of the pickled dataset and functions."""
-    has_program: bool
+    has_cargo: bool
     """Whether they come along: not if they are what they were."""
 
 
@@ -107,8 +113,33 @@ class Report:
     cpu_s: float
     """CPU time of the agent."""
     total_samples: int
+    idle_s: float = 0.0
+    """Seconds of this phase, times the share of the actors, without work to be given to them."""
     refused: str = ""
     """Why no actor can be given work in this placement, if that is certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A call that came back, for the trace."""
+
+    start_ns: int
+    """Monotonic clock of this machine."""
+    duration_ns: int
+    work_ns: int
+    """That the actor worked."""
+    batch: int
+    samples: int
+    nbytes: int
+    actor: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Calls that came back since the last time; only if the loader is traced."""
+
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +164,7 @@ class Detached:
 
 
 class Line:
-    """A line between two processes: whole messages, with descriptors. Sending never waits."""
+    """A line between two processes: whole messages, with descriptors."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -142,13 +173,21 @@ class Line:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: object, fds: tuple[int, ...] = ()) -> bool:
-        """False: the other end is gone, or has not listened for long."""
-        try:
-            socket.send_fds(self._socket, [pickle.dumps(message)], fds)
-        except OSError:
-            return False
-        return True
+    def send(self, message: object, fds: tuple[int, ...] = (), within_s: float = 0.0) -> bool:
+        """False: the other end is gone, or has not listened for long. `within_s`: it is listening just now, and may be
+        waited for."""
+        data = pickle.dumps(message)
+        for last in (within_s == 0, True):
+            try:
+                socket.send_fds(self._socket, [data], fds)
+            except BlockingIOError:
+                if not last:
+                    select.select([], [self._socket], [], within_s)
+            except OSError:
+                return False
+            else:
+                return True
+        return False
 
     def receive(self) -> tuple[Any, list[int]] | None:
         """The next message and its descriptors, which belong to the caller; None: there is none at the moment.

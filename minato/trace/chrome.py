@@ -23,6 +23,7 @@ from .reading import ProcessTrace, Records, RunTrace, TraceError
 
 FINE = (Kind.SAMPLE, Kind.LOADER, Kind.OP, Kind.COLLATION)
 _MOMENTS = (Kind.WORKER, Kind.PARKED, Kind.RESUMED, Kind.CACHE, Kind.EPOCH)
+_LANE_TRACKS = 100  # number of the first track for calls to other machines; threads have lower ones
 _SHORTEST_US = 1.0  # of a span that an arrow ends at
 Json = dict[str, Any]
 Key = tuple[int, int, int]
@@ -169,17 +170,18 @@ class _Track:
             elif event.kind is Kind.CONSUMED:
                 args |= {"samples": event.count, "bytes": event.nbytes}
                 duration_ns = int(_SHORTEST_US * 1000)
-            yield self._span(name or event.kind.name.lower(), event.start_ns, duration_ns, args, event.thread)
+            thread = event.thread
+            if event.kind is Kind.OFFLOADED:  # many at once: a track for each lane
+                args |= {"samples": event.count, "bytes": event.nbytes}
+                thread = _LANE_TRACKS + event.index
+            yield self._span(name or event.kind.name.lower(), event.start_ns, duration_ns, args, thread)
 
     def moments(self) -> Iterator[Json]:
         """Queue lengths, workers' lives, decisions and other moments."""
         pid = self._process.header.pid
-        for event in self._process.events(Kind.QUEUE, Kind.OFFLOADED, *_MOMENTS):
+        for event in self._process.events(Kind.QUEUE, *_MOMENTS):
             ts = (event.start_ns + self._shift_ns) / 1000
-            if event.kind is Kind.OFFLOADED:
-                ts += event.duration_ns / 1000
-                yield {"ph": "C", "name": "offloaded", "ts": ts, "pid": pid, "args": {"samples": event.count}}
-            elif event.kind is Kind.QUEUE:
+            if event.kind is Kind.QUEUE:
                 yield {"ph": "C", "name": event.name, "ts": ts, "pid": pid, "args": {event.name: event.count}}
             else:
                 name = f"{event.kind.name.lower()} {event.name}".strip()

@@ -153,7 +153,9 @@ def _tables(summary: Summary) -> Iterable[str]:
         rows = [
             (
                 _time((at - summary.run.start_ns) * 1e-9),
-                _text(n.fields.get("about") or f"{n.fields.get('before')} → {n.fields.get('target')}"),
+                "offload"
+                if n.fields.get("of") == "offload"
+                else f"{n.fields.get('before')} → {n.fields.get('target')}",
                 _text(n.fields.get("reason", "")),
             )
             for at, n in decisions[-MOST_ROWS:]

@@ -490,32 +490,3 @@ def test_looks_into_the_cache_are_counted(tmp_path, workers):
     assert (summary.cache.hits, summary.cache.misses) == (2 * LENGTH, LENGTH)
     calls = {row.name: row.calls for row in summary.ops if row.kind != "collation" and row.name != "(rest)"}
     assert calls == {"Loader": 3 * LENGTH, "(not cached)": LENGTH, "(after the cache)": 2 * LENGTH}
-
-
-class Elsewhere:
-    """A remote side's counts."""
-
-    def __init__(self):
-        self.now = {}
-
-    def stats(self):
-        return self.now
-
-
-def test_what_other_machines_did_is_recorded(tmp_path):
-    from minato._engine.tracing import PoolLog, _Elsewhere
-    from minato._recording import open_pool
-
-    recorder, spec = open_pool(TraceOptions(tmp_path), 0)
-    remote = Elsewhere()
-    watched = _Elsewhere(remote, PoolLog(recorder, spec.pool))
-    remote.now = {"samples_remote": 30, "offload_decisions": ("a",)}
-    watched.look()
-    watched.look()
-    remote.now = {"samples_remote": 50, "offload_decisions": ("a", "b")}
-    watched.look()
-    recorder.let_go()
-    run = read_run(tmp_path)
-    assert [event.count for process in run.mains for event in process.events(Kind.OFFLOADED)] == [30, 20]
-    assert [note.fields["text"] for process in run.mains for note in process.notes] == ["a", "b"]
-    assert summarize(run).samples_offloaded == 50

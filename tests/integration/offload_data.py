@@ -1,5 +1,6 @@
 """Datasets for offloading. Importable by Ray's workers, which get the test's sys.path."""
 
+import asyncio
 import random
 import time
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 import psutil
 import torch
 from torch.utils.data import Dataset
+
+import minato
 
 
 class Drawing(Dataset[Any]):
@@ -25,7 +28,7 @@ class Drawing(Dataset[Any]):
         return {
             "index": index,
             "image": torch.full((64, 64), float(index)) + torch.rand(64, 64),
-            "drawn": (random.random(), np.random.rand()),
+            "drawn": (random.random(), np.random.rand(), minato.get_sample_rng().python.random()),
             "name": f"sample {index}",
         }
 
@@ -38,7 +41,7 @@ class Noise:
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         time.sleep(self.sample_s)
-        return image + torch.rand_like(image) * random.random()
+        return image + torch.rand_like(image) * random.random() + minato.get_sample_rng().python.random()
 
 
 class Transformed(Dataset[Any]):
@@ -66,6 +69,21 @@ class OnlyHere(Transformed):
         image = torch.full((32, 32), float(index))
         image = self.transform(image)
         return image, index
+
+
+class Awaited(Dataset[Any]):
+    """Samples that can only be awaited."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    async def __getitem_async__(self, index: int) -> Any:
+        first = random.random()
+        await asyncio.sleep(0.002)
+        return {"index": index, "drawn": (first, random.random(), minato.get_sample_rng().python.random())}
 
 
 class Failing(Drawing):

@@ -15,7 +15,8 @@ import torch
 
 from minato import DataLoader
 from minato.offload import Ray
-from tests.integration.offload_data import Drawing, Failing, OnlyHere, Transformed, pad_together
+from minato.trace import Kind, read_run
+from tests.integration.offload_data import Awaited, Drawing, Failing, OnlyHere, Transformed, pad_together
 from tests.support.ray_cluster import RayCluster, ray_cluster
 
 pytest.importorskip("ray")
@@ -106,9 +107,21 @@ def test_collate_functions_run_elsewhere_and_failing_samples_are_left_out(cluste
     assert [plain(epoch) for epoch in found] == [plain(epoch) for epoch in expected]
 
 
+def test_awaited_samples_are_made_elsewhere_as_here(cluster: RayCluster) -> None:
+    """Actors await as the workers do, with the same random numbers."""
+    dataset, options = Awaited(96), {"fetcher": "asyncio", "num_fetch_workers": 4, "in_order": True}
+    with loading(cluster, dataset, {"placement": "sample", "ratio": 0.5}, **options) as loader:
+        found = epochs_until(loader, remote_work(loader, 40))
+    generator = torch.Generator().manual_seed(7)
+    with DataLoader(dataset, 8, True, num_workers=1, generator=generator, **options) as alone:
+        expected = [list(alone) for _ in found]
+    assert [plain(epoch) for epoch in found] == [plain(epoch) for epoch in expected]
+
+
 def test_a_consumer_that_does_not_wait_starts_nothing(cluster: RayCluster) -> None:
     """No stall: no agent, no remote sample."""
-    with loading(cluster, Drawing(120, 0.0), {"profile_steps": 5}, num_workers=2) as loader:
+    slow = {"profile_steps": 5, "consumer_rate": 0.01}  # said, since on a busy machine any consumer may have to wait
+    with loading(cluster, Drawing(120, 0.0), slow, num_workers=2) as loader:
         for _ in loader:
             time.sleep(0.03)
             assert not agents()
@@ -121,7 +134,7 @@ def test_a_stall_is_measured_decided_and_remembered(cluster: RayCluster, tmp_pat
     """Each epoch is complete while placements are measured; a second loader takes what the first has learned."""
     settings = {"profile_steps": 5, "store": str(tmp_path), "recheck_every": 10}
     dataset = Drawing(160, 0.005)
-    with loading(cluster, dataset, settings, persistent_workers=True) as loader:
+    with loading(cluster, dataset, settings, persistent_workers=True, trace=tmp_path / "trace") as loader:
         for epoch in epochs_until(loader, lambda: any(", ratio" in t for t in loader.stats().offload_decisions)):
             assert sorted(i for batch in epoch for i in batch["index"].tolist()) == list(range(160))
         assert remote_work(loader, 0)()
@@ -132,6 +145,11 @@ def test_a_stall_is_measured_decided_and_remembered(cluster: RayCluster, tmp_pat
         seen += [int(i) for batch in loader for i in batch["index"]]
         assert sorted(seen) == list(range(160)), "re-ordered, gone on from a state"
         assert [text.split(":")[0] for text in decisions[1:3]] == ["measured sample", "measured batch"]
+    (main,) = read_run(tmp_path / "trace").mains
+    assert [note.fields["reason"] for note in main.notes if note.kind is Kind.DECISION][: len(decisions)] == [
+        *decisions
+    ]
+    assert sum(event.count for event in main.events(Kind.OFFLOADED)) > 0
     with loading(cluster, dataset, settings, persistent_workers=True) as loader:
         epochs_until(loader, remote_work(loader))
         assert not any(text.startswith("measured") for text in loader.stats().offload_decisions)

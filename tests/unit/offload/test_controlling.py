@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from minato.offload._controlling import PATIENCE_S, STEP, Controller, Policy, Stage
+from minato.offload._controlling import PATIENCE_S, STEP, Controller
 from minato.offload._deciding import LocalMetrics, RemoteMetrics
+from minato.offload._phases import Policy, Stage
 from minato.offload._wire import Report
 
 POLICY = Policy(
@@ -90,7 +91,7 @@ def test_known_metrics_are_not_measured_again() -> None:
     known = LocalMetrics(50, 10, 0.01, 2)
     controller = begun(local=known)
     assert controller.wish.launch
-    controller.ready(("node:4",), 4, {p: RemoteMetrics(p, 60, 4, 1e-4) for p in ("sample", "batch")})
+    controller.ready(("node:4",), 4, {p: RemoteMetrics(p, 60, 4, 1e-4, 60) for p in ("sample", "batch")})
     assert controller.stage is Stage.RUNNING
     assert controller.profile_steps == 0
 
@@ -157,3 +158,27 @@ def test_nothing_remote_is_wanted_with_ratio_zero_or_no_placement() -> None:
         controller = begun(policy)
         deliver(controller, 100, **STALLED)
         assert not controller.wish.launch
+
+
+def test_a_cluster_without_cpus_is_used_once_it_has_some() -> None:
+    for policy in (POLICY, replace(POLICY, placements=("sample",), ratio=0.3)):
+        controller = begun(policy)
+        deliver(controller, 12, **STALLED)
+        for _ in range(3):
+            controller.ready((), 0, {})
+        assert controller.decisions[-1].startswith("local: the cluster has no CPUs")
+        assert len(controller.decisions) == 2, "said once"
+        controller.ready(("node:4",), 4, {})
+        assert controller.wish.placement == "sample"
+
+
+def test_nodes_that_come_later_are_another_chance() -> None:
+    """Also for a ratio that is given, after all actors refused."""
+    controller = begun(replace(POLICY, placements=("sample",), ratio=0.3))
+    controller.ready(("node:4",), 4, {})
+    controller.reported(Report(1.0, controller.wish.phase, 0, 0, 0, 0, 0.0, 0, refused="no data"))
+    assert controller.stage is Stage.LOCAL
+    controller.resized(4)
+    assert controller.stage is Stage.LOCAL, "the same nodes"
+    controller.resized(6)
+    assert controller.stage is Stage.STARTING

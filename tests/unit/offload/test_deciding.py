@@ -30,11 +30,14 @@ REMOTES = st.builds(
     rthp=RATES,
     actors=st.integers(1, 64),
     ocycle_s=COSTS,
+    alone=RATES,
 )
 
 
-def remote(placement: str = "sample", rthp: float = 10.0, actors: int = 2, ocycle_s: float = 0.0) -> RemoteMetrics:
-    return RemoteMetrics(placement, rthp, actors, ocycle_s)
+def remote(
+    placement: str = "sample", rthp: float = 10.0, actors: int = 2, ocycle_s: float = 0.0, alone: float | None = None
+) -> RemoteMetrics:
+    return RemoteMetrics(placement, rthp, actors, ocycle_s, rthp if alone is None else alone)
 
 
 def test_stall_is_judged_by_the_ratio_of_rates() -> None:
@@ -91,6 +94,8 @@ def test_actors_follow_the_rate_of_one() -> None:
     local = LocalMetrics(50, 20, 0.001, 2)
     assert choose_actors(local, remote(rthp=16, actors=2), most=10) == math.ceil(30 * MARGIN / 8)
     assert choose_actors(local, remote(rthp=16, actors=2), most=3) == 3
+    kept_waiting = remote(rthp=16, actors=2, alone=160)
+    assert choose_actors(local, kept_waiting, most=10) == 1, "they had no work to do most of the time"
 
 
 def _decide(local: LocalMetrics, remotes: list[RemoteMetrics]) -> object:

@@ -32,7 +32,7 @@ def test_bytes_in_flight_are_bounded_but_one_call_is_always_allowed() -> None:
     assert sent == 4
     assert Flow(1, None).may_send(0), "a sample larger than the bound must not hang"
     flow.shrink()
-    flow.arrived(FIRST_BYTES, 1, [b"x" * FIRST_BYTES], 0.1, 0.1)
+    flow.arrived(FIRST_BYTES, 1, [b"x" * FIRST_BYTES], 0.1)
     assert not flow.may_send(3), "the store was full: half as much from now on"
 
 
@@ -45,7 +45,7 @@ def test_bandwidth_is_kept_over_time() -> None:
         clock.now += 0.01
         while flow.may_send(1):
             expected = flow.send(1)
-            flow.arrived(expected, 1, [b"x" * 100], 0.001, 0.001)
+            flow.arrived(expected, 1, [b"x" * 100], 0.001)
             total += 100
     assert total <= rate * clock.now + rate
     assert total >= 0.5 * rate * clock.now - FIRST_BYTES
@@ -81,7 +81,7 @@ def test_samples_in_two_halves_are_the_samples_in_one() -> None:
 
 def test_metrics_are_kept_by_pipeline_and_nodes(tmp_path: Path) -> None:
     store = MetricStore(tmp_path)
-    local, remotes = LocalMetrics(1, 2, 3, 4), {"sample": RemoteMetrics("sample", 1, 2, 3)}
+    local, remotes = LocalMetrics(1, 2, 3, 4), {"sample": RemoteMetrics("sample", 1, 2, 3, 4)}
     store.save("pipeline", local, ("a:4", "b:8"), remotes)
     assert store.local("pipeline") == local
     assert store.local("another") is None
@@ -101,8 +101,24 @@ def test_metrics_are_kept_by_pipeline_and_nodes(tmp_path: Path) -> None:
         ({"max_remote": 0}, "max_remote must be an integer of at least 1"),
         ({"prefer": "cheap"}, "prefer must be"),
         ({"max_bandwidth": -1}, "max_bandwidth must be a number above"),
+        ({"min_speedup": 0.5}, "min_speedup must be a number of at least 1"),
+        ({"call_timeout_s": None}, "call_timeout_s must be a number above 0"),
     ],
 )
 def test_arguments_are_checked_at_once(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Ray(**arguments)  # type: ignore[arg-type]
+
+
+def test_arguments_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "offload.yaml"
+    file.write_text("placement: batch\nratio: 0.3\nmax_remote: 8\n")
+    assert Ray.from_yaml(file) == Ray(placement="batch", ratio=0.3, max_remote=8)
+    file.write_text("")
+    assert Ray.from_yaml(file) == Ray()
+    file.write_text("dispatcher: here\n")
+    with pytest.raises(ValueError, match="dispatcher not known"):
+        Ray.from_yaml(file)
+    file.write_text("- batch\n")
+    with pytest.raises(TypeError, match="names and values"):
+        Ray.from_yaml(file)

@@ -1,0 +1,102 @@
+"""What the controller is about, what the user wants, what is to be done now, and the windows in which it measures."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ._deciding import LOCAL
+from ._wire import Report
+
+
+class Stage(enum.Enum):
+    """What the controller is about."""
+
+    MEASURING_LOCAL = "measuring local"
+    LOCAL = "local"
+    STARTING = "starting"
+    MEASURING_REMOTE = "measuring remote"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user wants."""
+
+    placements: tuple[str, ...]
+    """To choose from; empty: never anything remote."""
+    ratio: float | None
+    """None: to be decided."""
+    greedy: bool
+    """Whether both sides take what they can, undecided."""
+    prefer_local: bool
+    min_speedup: float
+    most_actors: int
+    profile_steps: int
+    recheck_steps: int
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing is left to be measured."""
+        return len(self.placements) == 1 and (self.ratio is not None or self.greedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be done now."""
+
+    phase: int = 0
+    launch: bool = False
+    """Whether the cluster is wanted."""
+    placement: str = LOCAL
+    ratio: float = 0.0
+    actors: int = 0
+    shared: bool = True
+    beyond: bool = False
+
+
+@dataclass(slots=True)
+class RemoteWindow:
+    """What came back while a placement is measured, from report to report."""
+
+    calls: int = 0
+    samples: int = 0
+    nbytes: int = 0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+    idle_s: float = 0.0
+    """Of these, times the share of the actors that had no work to do."""
+
+    @property
+    def busy_s(self) -> float:
+        return max(self.seconds - self.idle_s, 1e-9)
+
+    def add(self, before: Report, now: Report) -> None:
+        self.calls += now.calls - before.calls
+        self.samples += now.samples - before.samples
+        self.nbytes += now.nbytes - before.nbytes
+        self.cpu_s += now.cpu_s - before.cpu_s
+        self.seconds += now.time_s - before.time_s
+        self.idle_s += now.idle_s - before.idle_s
+
+
+@dataclass(slots=True)
+class Window:
+    """Batches since some moment."""
+
+    batches: int = 0
+    busy_s: float = 0.0
+    wait_s: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.busy_s + self.wait_s
+
+    @property
+    def gthp(self) -> float:
+        return self.batches / max(self.busy_s, 1e-6)
+
+    @property
+    def rate(self) -> float:
+        return self.batches / max(self.elapsed_s, 1e-6)
