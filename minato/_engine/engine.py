@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, LoaderClosed, WorkerDied
-from .._plan import LoaderPlan, Order
+from .._plan import LoaderPlan, Order, Source
 from .._protocols import RemoteSide
 from .._queues.control import ControlBlock, State
 from .._queues.posting import PostingBoard
@@ -34,6 +34,7 @@ from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper, reclaim, reuse_warm_slot
 from .mending import Mender
 from .observing import KeptProfile, SampleTimes, queue_lengths
+from .pace import Pace
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -87,6 +88,7 @@ class Engine:
         self._foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
         self._times = SampleTimes(self._board, profile, totals, self._foresight)
         self._profile = profile
+        self._pace = Pace(self._board, self._pool, self._window, plan.worker.source is Source.ITERABLE)
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -197,8 +199,8 @@ class Engine:
                 posted += self._post_from(self._ahead)
         if self._current.exhausted:
             reuse_warm_slot(self._slots, self._board)
-        if posted:
-            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
+        if posted or self._current.exhausted:
+            self._pace.wake_for_posted(posted, self._current.out)
             self._away.wake()
 
     def _may_look_ahead(self) -> bool:
@@ -254,7 +256,8 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
-                    self._top_up()
+                    if self._ahead is not None or not self._pace.may_post_later(self._current.out):
+                        self._top_up()
                     self._away.returned(self._board.filled(batch))
 
     def has_batch(self) -> bool:
@@ -296,7 +299,7 @@ class Engine:
                     self._top_up()  # nothing could be posted for want of room; a worker has put something down since
                 if self._current.out or self._current.exhausted:
                     continue
-            waiting_since = waiting_since or time.monotonic()
+            waiting_since = waiting_since or self._pace.begin_to_wait()
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
@@ -329,9 +332,7 @@ class Engine:
             raise
         if self._closing:
             raise LoaderClosed("the loader was closed while this iterator waited for a batch")
-        if dead:
-            return
-        if self._hangs is not None and patience.is_over and self._pick() is None:
+        if not dead and self._hangs is not None and patience.is_over and self._pick() is None:
             self._relieve(self._hangs, patience)
 
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:
