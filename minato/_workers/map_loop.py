@@ -78,7 +78,7 @@ class MapLoop:
         else:
             context.sync_dataset()
             place = self._known_rows(taken)
-            if want == 1 and self._parks and self._stages.is_wanted():
+            if want == 1 and self._parks and self._stages.is_wanted(self._sizer.is_measured):
                 self._stages.make(taken)
             elif place is None:
                 self.hand_in(taken, self._fetch(taken))
