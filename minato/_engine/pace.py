@@ -24,6 +24,7 @@ class Pace:
         """`are_owned`: each batch is for one worker, so that others cannot take it: there is always haste."""
         self._are_owned = are_owned
         self._board = board
+        self._most = board.control.records
         self._pool = pool
         self._window = window
 
@@ -40,14 +41,14 @@ class Pace:
         else:
             takers = max(takers, self._open_tickets())  # of earlier batches as well, for which nobody was woken
         if takers:
-            self._pool.wake(self._board.wake_sleepers(min(takers, self._board.control.records)))
+            self._pool.wake(self._board.wake_sleepers(min(takers, self._most)))
 
     def begin_to_wait(self) -> float:
         """The consumer is about to wait: wake all workers, if there is something that nobody has taken. Returns the
         time, of the monotonic clock."""
         words = self._board.control.words
         if min(words[Header.PULL], words[Header.EARLY]) < words[Header.PUBLISHED]:
-            self._pool.wake(self._board.wake_sleepers(self._board.control.records))
+            self._pool.wake(self._board.wake_sleepers(self._most))
         return time.monotonic()
 
     def _is_ahead(self, out: Sequence[int]) -> bool:
@@ -61,7 +62,10 @@ class Pace:
         return any(self._board.phase(worker) == Phase.FETCHING for worker in range(self._board.control.records_here))
 
     def _open_tickets(self) -> int:
-        """Tickets that nobody has taken."""
-        words, board = self._board.control.words, self._board
-        batches = range(words[Header.PULL], words[Header.PUBLISHED])
-        return sum(board.field(batch, Batch.TICKETS) - board.field(batch, Batch.PULLED) for batch in batches)
+        """Tickets that nobody has taken, as far as there are workers for them."""
+        words, board, found = self._board.control.words, self._board, 0
+        for batch in range(words[Header.PULL], words[Header.PUBLISHED]):
+            found += board.field(batch, Batch.TICKETS) - board.field(batch, Batch.PULLED)
+            if found >= self._most:
+                break
+        return found
