@@ -323,6 +323,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             sample_p75=costs.p75,
             sample_p90=costs.p90,
             sample_p99=costs.p99,
+            sample_bytes=costs.mean_bytes,
+            stages=costs.stages,
         )
 
     def watch(self, refresh_s: float = 0.5) -> Any:

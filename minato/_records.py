@@ -134,6 +134,18 @@ class QueueMoment:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTime:
+    """What one stage of the pipeline took lately. Seconds."""
+
+    name: str
+    """"load", or the transform's."""
+    median: float
+    p75: float
+    p95: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """What `loader.stats()` returns: counters since the loader was made, and the state right now."""
 
@@ -210,6 +222,11 @@ class LoaderStats:
     sample_p75: float = 0.0
     sample_p90: float = 0.0
     sample_p99: float = 0.0
+    sample_bytes: float = 0.0
+    """Bytes of shared memory that a sample takes in its batch, lately."""
+    stages: tuple[StageTime, ...] = ()
+    """What the stages of samples took lately, of those that were made stage by stage: dear ones (5 ms and more), where
+    stages can be seen."""
     decisions: tuple[str, ...] = ()
     """Changes of the number of workers, the newest 100, each with its reason."""
     cached_samples: int = 0

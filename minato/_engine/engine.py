@@ -34,6 +34,7 @@ from .lifetime import keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
 from .observing import KeptProfile, SampleTimes, queue_lengths
+from .pace import Pace
 from .progress import Track
 from .scaling import make_scaler
 from .totals import Totals
@@ -88,6 +89,7 @@ class Engine:
         foresight = make_foresight(plan, program.dataset, self._board, profile.profile, self._window)
         self._times = SampleTimes(self._board, profile, totals, foresight)
         self._profile = profile
+        self._pace = Pace(self._board, self._pool, self._window, plan.worker.source is Source.ITERABLE)
         self._scaler = make_scaler(plan, self._pool, self._board, self._window, totals, profile.recorder)
         self._mender = Mender(self._board, self._slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
         self._casualties = Casualties(self._board, self._pool, self._slots, plan, totals, self._mender)
@@ -99,10 +101,10 @@ class Engine:
             base_seed,
             self._board,
             self._slots,
-            self._pool,
             self._away,
             self._window,
             foresight,
+            self._pace,
             span,
             first_epoch,
         )
@@ -176,7 +178,7 @@ class Engine:
                 try:
                     return self._deliver(batch)
                 finally:
-                    self._epochs.top_up()
+                    self._epochs.top_up_in_time()
                     self._away.returned(self._board.filled(batch))
 
     def has_batch(self) -> bool:
@@ -218,8 +220,7 @@ class Engine:
                     self._epochs.top_up()
                 if self._current.out or self._current.exhausted:
                     continue
-            if waiting_since is None:
-                waiting_since = time.monotonic()
+            waiting_since = waiting_since or self._pace.begin_to_wait()
             self._wait(patience)
             with self._uninterrupted:
                 self._tend(waiting_since)
@@ -252,9 +253,7 @@ class Engine:
             raise
         if self._closing:
             raise LoaderClosed("the loader was closed while this iterator waited for a batch")
-        if dead:
-            return
-        if self._hangs is not None and patience.is_over and self._pick() is None:
+        if not dead and self._hangs is not None and patience.is_over and self._pick() is None:
             self._relieve(self._hangs, patience)
 
     def _relieve(self, hangs: Hangs, patience: Patience) -> None:

@@ -14,12 +14,12 @@ from .._queues.leases import Slots
 from .._queues.posting import PostingBoard
 from .._scheduler.window import Window
 from .._workers.generators import mix
-from .._workers.pool import WorkerPool
 from .ahead import Forecast
 from .away import Nobody
 from .feeds import Epoch, Feed, StreamFeed, make_feed
 from .foresight import Foresight
 from .memory import reclaim, reuse_warm_slot
+from .pace import Pace
 
 
 class Epochs:
@@ -31,10 +31,10 @@ class Epochs:
         base_seed: int,
         board: PostingBoard,
         slots: Slots,
-        pool: WorkerPool,
         away: Nobody,
         window: Window,
         foresight: Foresight | None,
+        pace: Pace,
         span: int,
         first_epoch: int,
     ) -> None:
@@ -44,10 +44,10 @@ class Epochs:
         self._base_seed = base_seed
         self._board = board
         self._slots = slots
-        self._pool = pool
         self._away = away
         self._window = window
         self._foresight = foresight
+        self._pace = pace
         self._span = span
         self.number = first_epoch - 1
         """Of the epoch being delivered, among those of the base seed."""
@@ -127,9 +127,14 @@ class Epochs:
                 posted += self._post_from(self.ahead)
         if self.current.exhausted:
             reuse_warm_slot(self._slots, self._board)
-        if posted:
-            self._pool.wake(self._board.wake_sleepers(min(posted, self._board.control.records)))
+        if posted or self.current.exhausted:
+            self._pace.wake_for_posted(posted, self.current.out)
             self._away.wake()
+
+    def top_up_in_time(self) -> None:
+        """The same after a batch was delivered, several batches at once where nobody is in a hurry."""
+        if self.ahead is not None or not self._pace.may_post_later(self.current.out):
+            self.top_up()
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""

@@ -1,4 +1,6 @@
-"""Slow samples that are known: learned from the workers' notes, hinted at by the user, begun before their turn."""
+"""Slow samples that are known: learned from the workers' notes, hinted at by the user, begun before their turn.
+
+The workers' other notes, of what the stages of samples took, are read here as well, and go to the profile."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from .._plan import Collate, LoaderPlan, Source
 from .._queues.early import read_costs
 from .._queues.keys import Indices, Keys, bare
 from .._queues.posting import PostingBoard
+from .._queues.stage_notes import StageReader
 from .._records import EarlyStart
 from .._scheduler.early import EarlyStarts
 from .._scheduler.profile import Profile
@@ -25,6 +28,8 @@ class Foresight:
         self._window = window
         self._starts = EarlyStarts(profile.costs, lambda: profile.made.mean_cost, profile.hint)
         self._read = [0] * board.control.records_here
+        self._stages = StageReader(board.control)
+        self._delivered = 0
 
     def look(self) -> None:
         """Read what workers have noted since the last time."""
@@ -32,10 +37,15 @@ class Foresight:
             notes, self._read[worker] = read_costs(self._board.control, worker, since)
             for key, seconds in notes:
                 self._profile.costs.learn(key, seconds, self._profile.made.threshold)
+        for name, seconds in self._stages.new_notes():
+            self._profile.made.note_stage(name, seconds)
+        if self._window.delivered != self._delivered:
+            self._delivered = self._window.delivered
+            self._profile.made.note_bytes(self._window.sample_bytes)
 
     def early(self, keys: Keys) -> EarlyStart | None:
         """Tickets of a batch that is about to be posted which are to be begun before their turn."""
-        if not self._starts.knows_any:
+        if not self._starts.may_choose(len(keys), self._board.active):
             return None
         plain = keys.tolist() if isinstance(keys, Indices) else bare(list(keys))
         try:

@@ -3,7 +3,8 @@
 A policy (`_scheduler`) decides; here it is told what was measured, and its decisions are carried out: workers are
 started, or dismissed once they have nothing in hand, and the window of batches in flight follows their number. It all
 happens in the consuming thread, between batches or while it waits for one: a fork from another thread could copy a lock
-that the consumer's thread holds.
+that the consumer's thread holds. A fork takes some milliseconds, so workers are started one at a time, with a look for
+batches in between: nobody waits for more than one of them.
 """
 
 from __future__ import annotations
@@ -57,36 +58,65 @@ class Scaler:
         self._clock = clock
         self._cpu = _CpuTimes()
         self._last = clock()
-        self.due = self._last + self._period
-        """When to look next, on the monotonic clock."""
+        self._due = self._last + self._period
+        self._in_force: Decision | None = None
+        """The last one that changed the number of workers; None: none has, or the system refused."""
         self.on_decision: Callable[[Decision, int, str], None] | None = None
         """Told of each change: the decision, the number of workers before, and what came of it."""
         self._waited = totals.wait_seconds
         self._finished = totals.samples_finished
 
+    @property
+    def due(self) -> float:
+        """When to look next, on the monotonic clock."""
+        return self._clock() if self._lacking else self._due
+
     def look(self, ready: int, waiting_s: float) -> None:
         """Decide anew if it is time. `ready`: complete batches; `waiting_s`: seconds of a wait that is not over."""
         now = self._clock()
         if self._pool.is_starting:
-            self.due = now + self._period
-        if now < self.due:
+            self._due = now + self._period
+            return
+        if self._lacking:
+            self._hire()
+        if now < self._due:
             return
         observation = self._observe(now, ready, waiting_s)
-        self._last, self.due = now, now + self._period
+        self._last, self._due = now, now + self._period
         self._recorder.observed(observation, self._limits)
         decision = self._controller.decide(observation)
-        if decision.target != self._pool.active:
+        if decision.target != (self._pool.active if self._in_force is None else self._in_force.target):
             self._carry_out(decision)
 
+    @property
+    def _lacking(self) -> bool:
+        """Whether there are fewer workers than decided on, and place for another: who is leaving still has one."""
+        wanted = 0 if self._in_force is None else self._in_force.target
+        return self._pool.active < wanted and self._pool.has_place
+
     def _carry_out(self, decision: Decision) -> None:
-        before, text = self._pool.active, f"to {decision.target} workers: {decision.reason}"
-        try:
+        self._in_force = decision
+        self._tell(decision, f"to {decision.target} workers: {decision.reason}")
+        if self._lacking:
+            self._hire()
+        elif decision.target < self._pool.active:
             self._pool.resize(decision.target)
+            self._window.resize(self._per_worker * self._pool.active)
+
+    def _hire(self) -> None:
+        """Start one of the workers that are lacking."""
+        decision = self._in_force
+        assert decision is not None
+        try:
+            self._pool.resize(self._pool.active + 1)
         except OSError as error:  # no more processes or descriptors to be had: those that run go on
-            text = f"stays, for want of resources ({error}); wanted: {text}"
-            self.due += PAUSE_S
+            self._in_force = None
+            self._due += PAUSE_S
+            self._tell(decision, f"stays, for want of resources ({error}); wanted: {decision.target} workers")
         self._window.resize(self._per_worker * self._pool.active)
-        text = f"{before} {text}"
+
+    def _tell(self, decision: Decision, text: str) -> None:
+        text, before = f"{self._pool.active} {text}", self._pool.active
         _log.info("%s; measured: %s", text, decision.observation)
         if self.on_decision is not None:
             self.on_decision(decision, before, text)

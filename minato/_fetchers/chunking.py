@@ -12,6 +12,8 @@ MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a work
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
+_LONG_MEMORY = 0.995  # weight of the past of the slowest sample, per run: one in a hundred samples is not forgotten
+_SHARE_WHERE_RARE = 0.015  # of that one, likewise: with two of them in a run, those behind would wait twice as long
 _SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and holds nobody up
 
 
@@ -24,16 +26,19 @@ class ChunkSizer:
         self._most = most
         self._mean_s: float | None = None
         self._slow_s = 0.0
+        self._slowest_s = 0.0
         self._last = 1
         self._sample_bytes = 0
 
     def observe(self, count: int, seconds: float) -> None:
         """A run of `count` samples took `seconds`."""
-        each = seconds / max(1, count)
+        each, is_first = seconds / max(1, count), self._mean_s is None
         self._mean_s = self._updated(each)
         # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
         beyond = seconds - (count - 1) * self._mean_s
-        self._slow_s = max(_MEMORY * self._slow_s, beyond if beyond > _SLOW_S else 0.0)
+        slow_s = beyond if beyond > _SLOW_S else 0.0
+        self._slow_s = max(_MEMORY * self._slow_s, slow_s)
+        self._slowest_s = max(_LONG_MEMORY * self._slowest_s, 0.0 if is_first else slow_s)
         self._last = count
 
     def _updated(self, each: float) -> float:
@@ -47,10 +52,20 @@ class ChunkSizer:
         """A sample takes that many bytes."""
         self._sample_bytes = sample_bytes
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether a run was observed: before, runs are short whatever samples cost."""
+        return self._mean_s is not None
+
+    @property
+    def is_even(self) -> bool:
+        """Whether no sample has stood out for long: the next run will take what it usually takes."""
+        return self._slowest_s <= _SLOW_S
+
     def size(self) -> int:
         """Samples the next run should have: one until a sample's cost is known."""
         if self._mean_s is None or self._sample_bytes >= MOST_BYTES:
             return 1
-        cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, 1e-9)
+        cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, _SHARE_WHERE_RARE * self._slowest_s, 1e-9)
         by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
         return max(1, min(int(self._target_s / cost), GROWTH * self._last, by_bytes, self._most))

@@ -1,7 +1,7 @@
 """The control block: a small shared file of 64-bit words, and the lock that protects it.
 
     header | batch records | worker records | orphan ring | spare-row ring | free slots | early tickets | costs |
-    ring of what is set aside
+    ring of what is set aside | times of stages
 
 Written by the main process and by workers, always under `ControlBlock.lock`, except for a worker's own sleep flag and
 the stop word, which are single words that are read again after every wake-up. The lock is a POSIX record lock
@@ -210,6 +210,10 @@ MOST_EARLY = 16  # tickets of a batch that may be taken before their turn
 _EARLY_WORDS = 3 + MOST_EARLY
 COSTS_PER_WORKER = 64  # newest slow samples whose cost is kept until the main process has read it
 _COSTS_WORDS = 1 + 2 * COSTS_PER_WORKER
+MOST_STAGES = 32  # names of stages that a worker tells; a pipeline with more is one whose names change
+STAGE_NAME_WORDS = 8
+STAGE_NOTES = 64  # newest times of stages that are kept until the main process has read them
+_STAGE_WORDS = 2 + MOST_STAGES * STAGE_NAME_WORDS + 2 * STAGE_NOTES
 MOST_REOPENED = 2048  # tickets fetched again at a time, each of them possibly an orphan with a spare row of its own
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 _SPINS = 8  # tries before sleeping: the lock is held for microseconds, and being woken takes a hundred
@@ -269,7 +273,8 @@ class ControlBlock:
         self._early_base = self.free_base + batches
         self._costs_base = self._early_base + batches * _EARLY_WORDS
         self._away_base = self._costs_base + records * _COSTS_WORDS
-        words = self._away_base + batches * _ORPHAN_WORDS
+        self._stages_base = self._away_base + batches * _ORPHAN_WORDS
+        words = self._stages_base + records * _STAGE_WORDS
         self.nbytes = -(-words * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
         self.lock = PoolLock(fd)
         self.words = memoryview(b"")
@@ -336,6 +341,10 @@ class ControlBlock:
     def costs(self, worker: int) -> int:
         """Index of the first word about what a worker's slow samples cost."""
         return self._costs_base + worker * _COSTS_WORDS
+
+    def stage_notes(self, worker: int) -> int:
+        """Index of the first word about what the stages of a worker's samples took; see `stage_notes`."""
+        return self._stages_base + worker * _STAGE_WORDS
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""

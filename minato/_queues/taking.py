@@ -43,7 +43,7 @@ class TakingBoard(Board):
         self._announce = announce
         self._me = control.worker(worker)
         self._retire = control.worker(worker - worker % control.lanes) + Worker.RETIRE
-        self._worker = worker
+        self.worker = worker
         self.current = control.words[self._me + Worker.CURRENT : self._me + Worker.CURRENT + 1]
         """`Worker.CURRENT` of this worker, as a sequence of one: a plain store per sample."""
 
@@ -67,7 +67,7 @@ class TakingBoard(Board):
         with self._lock:
             for number in range(words[Header.PULL], words[Header.PUBLISHED]):
                 at = self.control.batch(number)
-                if words[at + Batch.WORKER] == self._worker and words[at + Batch.PULLED] == 0:
+                if words[at + Batch.WORKER] == self.worker and words[at + Batch.PULLED] == 0:
                     words[at + Batch.PULLED] = words[at + Batch.TICKETS]
                     self._skip_taken()
                     return self._take(number, 0, words[at + Batch.TICKETS])
@@ -178,7 +178,7 @@ class TakingBoard(Board):
         words, me = self._words, self._me
         with self._lock:
             for entry in range(PARKED_PER_WORKER if self.control.count_parked() < most else 0):
-                at = self.control.parked(self._worker, entry)
+                at = self.control.parked(self.worker, entry)
                 if not words[at + Parked.BATCH]:
                     words[at + Parked.PLACE] = words[me + Worker.FIRST]
                     words[at + Parked.BATCH] = words[me + Worker.BATCH] + 1  # counts from here on
@@ -189,7 +189,7 @@ class TakingBoard(Board):
 
     def unpark(self, entry: int) -> bool:
         """Take a parked ticket in hand again. False: nobody waits for it any more."""
-        words, me, at = self._words, self._me, self.control.parked(self._worker, entry)
+        words, me, at = self._words, self._me, self.control.parked(self.worker, entry)
         with self._lock:
             batch = words[at + Parked.BATCH] - 1
             wanted = words[self.control.batch(batch) + Batch.EPOCH] >= words[Header.LIVE_EPOCH]
@@ -207,7 +207,7 @@ class TakingBoard(Board):
         """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. True:
         longer than the threshold. Takes no lock: this worker alone writes there."""
         words, me, nanoseconds = self._words, self._me, int(seconds * 1e9)
-        at = self.control.times(self._worker, words[me + Worker.TIMES])
+        at = self.control.times(self.worker, words[me + Worker.TIMES])
         words[at] = -samples if from_cache else samples
         words[at + 1] = nanoseconds
         words[me + Worker.TIMES] += 1
@@ -215,7 +215,7 @@ class TakingBoard(Board):
 
     def note_cost(self, key: int, seconds: float) -> None:
         """Leave word of what a single sample took that is, or was thought to be, slow. Takes no lock."""
-        note_cost(self.control, self._worker, key, seconds)
+        note_cost(self.control, self.worker, key, seconds)
 
     def mark_slow(self, slow: bool) -> None:
         """Say that this worker is at a sample that is past the threshold, or no longer."""

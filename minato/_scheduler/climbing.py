@@ -14,25 +14,30 @@ step is tried again. A drift of the throughput ends a rest at once, and everythi
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import deque
 from dataclasses import dataclass, replace
 
 from .policy import Controller, Decision, Observation, WorkerLimits
+from .trials import Aim, Measured, Trial
 
 
 @dataclass(frozen=True, slots=True)
 class ClimbingPolicy:
     """The constants of the default policy."""
 
-    period_s: float = 0.4
-    measure: int = 3
+    period_s: float = 0.2
+    measure: int = 6
     """Observations that make a measurement, at least."""
     measure_samples: int = 40
     """Samples that make a measurement, at least, and three for each worker; unless that takes `longest_measure_s`."""
     longest_measure_s: float = 10.0
-    remember: int = 12
+    glance: int = 2
+    glance_samples: int = 10
+    """The same two where the answer is beyond doubt: a consumer that mostly waits, a growth that pays."""
+    mostly_waits_from: float = 0.3
+    """Share of the time that the consumer waits, from which on it is beyond doubt that more workers may be tried."""
+    remember: int = 24
     """Observations at one count that make the baseline of a trial, at most."""
     least_gain: float = 0.03
     """Growth of the throughput that makes a trial worth keeping, as a share."""
@@ -40,7 +45,7 @@ class ClimbingPolicy:
     """Share of the time that the consumer waits, from which on more workers are wanted."""
     cpu_full: float = 0.9
     """Share of the allowed cores' time from which on CPU is what is missing."""
-    largest_step: float = 4.0
+    largest_step: float = 8.0
     smallest_step: float = 1.25
     """Workers after a trial, as a multiple of those before: at most, and at least (but one worker)."""
     full_from: float = 0.9
@@ -58,49 +63,7 @@ class ClimbingPolicy:
         return _Climber(self, limits)
 
 
-class _Aim(enum.Enum):
-    """What a trial is for."""
-
-    GROW = "more workers"
-    FEWER = "fewer workers, since more do not help"
-    TO_CORES = "no more workers than cores, since the CPU is used up"
-    SPARE = "fewer workers, since the queue stays full"
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """The mean of some observations at one worker count."""
-
-    workers: int
-    throughput: float
-    wait_share: float
-    cpu_share: float
-    occupancy: float
-    error: float
-    """Standard error of the throughput."""
-
-    @classmethod
-    def of(cls, observations: list[Observation]) -> _Measured:
-        count = len(observations)
-        throughput = sum(one.throughput for one in observations) / count
-        squares = sum((one.throughput - throughput) ** 2 for one in observations)
-        return cls(
-            observations[-1].workers,
-            throughput,
-            sum(one.wait_share for one in observations) / count,
-            sum(one.cpu_share for one in observations) / count,
-            sum(one.queue_occupancy for one in observations) / count,
-            math.sqrt(squares / max(1, count - 1) / count),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    aim: _Aim
-    baseline: _Measured
-    target: int
-
-
+_HALF, _IN_FULL = 0.5, 0.8  # of what a growth could give
 _START_S = 10.0  # seconds for workers to come up or to finish; then the count that is there is what we work with
 
 
@@ -118,13 +81,13 @@ class _Climber:
         self._observations: list[Observation] = []
         self._remembered: deque[Observation] = deque(maxlen=policy.remember)
         """The last observations at the present count."""
-        self._trial: _Trial | None = None
+        self._trial: Trial | None = None
         self._full = 0
         """Measurements in a row with a full queue."""
         self._patience = policy.patience
         self._rest_until: float | None = None
         self._rests = 0
-        self._resting_at: _Measured | None = None
+        self._resting_at: Measured | None = None
         self._cores_are_worse = False
         """Known: one worker per core gives less although the CPU is used up, since the work waits as well."""
         self._forget()
@@ -134,8 +97,8 @@ class _Climber:
         """The smallest count known to be no better than a smaller one."""
         self._too_few: int | None = None
         """The largest count known to be worse than a larger one."""
-        self._growth_paid = False
-        """The last growth gave at least half of what so many more workers can give: fewer are not the better."""
+        self._paid = 0.0
+        """What the last growth gave, as a share of what so many more workers can give."""
         self._cautious = False
         """Only a small step is tried: the count has rested here."""
 
@@ -154,7 +117,7 @@ class _Climber:
         self._remembered.append(observation)
         if not self._is_enough():
             return self._stay("measuring", observation)
-        measured = _Measured.of(self._observations)
+        measured = Measured.of(self._observations)
         self._observations.clear()
         if self._trial is not None:
             return self._judge(self._trial, measured, observation)
@@ -174,12 +137,24 @@ class _Climber:
         policy, seen = self._policy, self._observations
         long = len(seen) * policy.period_s >= policy.longest_measure_s
         samples = sum(one.throughput for one in seen) * policy.period_s
-        needed = max(policy.measure_samples, 3 * seen[-1].workers)
-        return len(seen) >= policy.measure and (samples >= needed or long)
+        of_each = 3 * seen[-1].workers
+        if len(seen) >= policy.measure and (samples >= max(policy.measure_samples, of_each) or long):
+            return True
+        glanced = len(seen) >= policy.glance and samples >= max(policy.glance_samples, of_each)
+        return glanced and self._is_beyond_doubt(Measured.of(seen))
+
+    def _is_beyond_doubt(self, measured: Measured) -> bool:
+        """Whether a glance is enough. It is for the climb from a count that is far too small: nothing was tried in vain
+        yet, and the consumer mostly waits, or the growth under way has given most of what it can."""
+        if self._too_many is not None or self._cautious or measured.cpu_share >= self._policy.cpu_full:
+            return False
+        if self._trial is None:
+            return measured.wait_share >= self._policy.mostly_waits_from
+        return self._trial.aim is Aim.GROW and self._trial.gain(measured) >= _HALF * self._trial.possible_gain
 
     # ---- moves ----------------------------------------------------------------------------------------------------
 
-    def _consider(self, measured: _Measured, observation: Observation) -> Decision:
+    def _consider(self, measured: Measured, observation: Observation) -> Decision:
         """No trial is under way: is there reason for one?"""
         if measured.wait_share <= self._policy.starving_from:
             return self._consider_sparing(measured, observation)
@@ -190,18 +165,18 @@ class _Climber:
         used_up = measured.cpu_share >= self._policy.cpu_full
         cores = self._limits.clamp(self._cores)
         if used_up and workers > cores and not self._cores_are_worse:
-            return self._try(_Aim.TO_CORES, cores, observation)
+            return self._try(Aim.TO_CORES, cores, observation)
         more = self._more(measured, min(self._limits.most, self._cores) if used_up else self._limits.most)
         fewer = self._fewer(workers, used_up)
-        downhill = fewer < workers and self._too_many is not None and not self._growth_paid
+        downhill = fewer < workers and self._too_many is not None and self._paid < _HALF
         if more > workers and not downhill:
-            return self._try(_Aim.GROW, more, observation)
+            return self._try(Aim.GROW, more, observation)
         if fewer < workers:
-            return self._try(_Aim.FEWER, fewer, observation)
+            return self._try(Aim.FEWER, fewer, observation)
         self._rest_from(measured, observation)
         return self._stay("at rest: nothing tried here helped", observation)
 
-    def _more(self, measured: _Measured, most: int) -> int:
+    def _more(self, measured: Measured, most: int) -> int:
         """A larger count to try: as far as the unused CPU suggests, at most half way to one known not to help."""
         workers, policy = measured.workers, self._policy
         factor = policy.smallest_step if self._cautious else policy.largest_step
@@ -217,30 +192,30 @@ class _Climber:
     def _fewer(self, workers: int, used_up: bool) -> int:
         """A smaller count to try; `workers` itself if there is none, or no sign that fewer might be better."""
         target = self._limits.clamp(workers - max(1, workers // (8 if self._cautious else 3)))
-        grown_to_the_top = self._too_many is None and self._growth_paid
+        # Where more workers have just given what they can, fewer are not the better.
+        growth_paid = self._paid >= (_HALF if self._too_many is None else _IN_FULL)
         busy_cores = used_up and workers <= self._cores
         known_worse = self._too_few is not None and target <= self._too_few
-        return workers if grown_to_the_top or busy_cores or known_worse else target
+        return workers if growth_paid or busy_cores or known_worse else target
 
-    def _consider_sparing(self, measured: _Measured, observation: Observation) -> Decision:
+    def _consider_sparing(self, measured: Measured, observation: Observation) -> Decision:
         """Nobody waits. A queue that stays full says that there are more workers than needed."""
         self._full = self._full + 1 if measured.occupancy >= self._policy.full_from else 0
         fewer = self._limits.clamp(measured.workers - max(1, measured.workers // 8))
         if self._full < self._patience or fewer >= measured.workers:
             return self._stay("enough: the consumer does not wait", observation)
-        return self._try(_Aim.SPARE, fewer, observation)
+        return self._try(Aim.SPARE, fewer, observation)
 
-    def _try(self, aim: _Aim, target: int, observation: Observation) -> Decision:
-        self._trial = _Trial(aim, _Measured.of(list(self._remembered)), target)
+    def _try(self, aim: Aim, target: int, observation: Observation) -> Decision:
+        self._trial = Trial(aim, Measured.of(list(self._remembered)), target)
         return self._ask(target, f"trial: {aim.value}", observation)
 
     # ---- verdicts -------------------------------------------------------------------------------------------------
 
-    def _judge(self, trial: _Trial, measured: _Measured, observation: Observation) -> Decision:
+    def _judge(self, trial: Trial, measured: Measured, observation: Observation) -> Decision:
         """Keep the move and see what comes next, or take it back."""
         self._trial = None
-        before = trial.baseline.throughput
-        gain = measured.throughput / before - 1 if before > 0 else math.inf
+        gain = trial.gain(measured)
         if self._is_kept(trial, measured, gain):
             self._learn_from_success(trial, gain)
             following = self._consider(measured, observation)
@@ -248,44 +223,44 @@ class _Climber:
         self._learn_from_failure(trial)
         return self._ask(trial.baseline.workers, f"taken back: {trial.aim.value}, throughput {gain:+.1%}", observation)
 
-    def _is_kept(self, trial: _Trial, measured: _Measured, gain: float) -> bool:
+    def _is_kept(self, trial: Trial, measured: Measured, gain: float) -> bool:
         policy = self._policy
         starving = measured.wait_share > policy.starving_from
         no_worse = gain > -policy.least_gain
-        if trial.aim is _Aim.SPARE:
+        if trial.aim is Aim.SPARE:
             return no_worse and not starving and measured.occupancy >= policy.full_from
-        if trial.aim is _Aim.TO_CORES:
+        if trial.aim is Aim.TO_CORES:
             return no_worse
         if no_worse and not starving:
             return True
-        if trial.aim is _Aim.GROW:  # a small step cannot gain much: half of what it could
-            return gain >= min(policy.least_gain, (trial.target / trial.baseline.workers - 1) / 2)
+        if trial.aim is Aim.GROW:  # a small step cannot gain much: half of what it could
+            return gain >= min(policy.least_gain, _HALF * trial.possible_gain)
         noise = math.hypot(trial.baseline.error, measured.error) / max(trial.baseline.throughput, measured.throughput)
-        return gain >= max(policy.least_gain / 3, 2 * noise)
+        return gain >= max(policy.least_gain / 3, min(policy.least_gain, 2 * noise))
 
-    def _learn_from_success(self, trial: _Trial, gain: float) -> None:
-        if trial.aim is _Aim.GROW:
+    def _learn_from_success(self, trial: Trial, gain: float) -> None:
+        if trial.aim is Aim.GROW:
             self._too_few = trial.baseline.workers
-            self._growth_paid = gain >= (trial.target / trial.baseline.workers - 1) / 2
+            self._paid = gain / trial.possible_gain
             self._cores_are_worse |= trial.baseline.workers >= self._limits.clamp(self._cores)
             self._rests = 0
-        elif trial.aim is not _Aim.SPARE:
+        elif trial.aim is not Aim.SPARE:
             self._too_many = trial.baseline.workers
             self._rests = 0
 
-    def _learn_from_failure(self, trial: _Trial) -> None:
-        if trial.aim is _Aim.SPARE:
+    def _learn_from_failure(self, trial: Trial) -> None:
+        if trial.aim is Aim.SPARE:
             self._patience *= 4
             self._full = 0
-        elif trial.aim is _Aim.GROW:
+        elif trial.aim is Aim.GROW:
             self._too_many = trial.target
         else:
             self._too_few = trial.target
-            self._cores_are_worse |= trial.aim is _Aim.TO_CORES
+            self._cores_are_worse |= trial.aim is Aim.TO_CORES
 
     # ---- rest -----------------------------------------------------------------------------------------------------
 
-    def _is_resting(self, measured: _Measured, observation: Observation) -> bool:
+    def _is_resting(self, measured: Measured, observation: Observation) -> bool:
         resting_at = self._resting_at
         if resting_at is None or self._rest_until is None:
             return False
@@ -301,7 +276,7 @@ class _Climber:
             self._cores_are_worse = False
         return False
 
-    def _rest_from(self, measured: _Measured, observation: Observation) -> None:
+    def _rest_from(self, measured: Measured, observation: Observation) -> None:
         policy = self._policy
         self._rest_until = observation.time + min(policy.longest_rest_s, policy.rest_s * 2**self._rests)
         self._rests += 1

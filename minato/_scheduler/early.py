@@ -133,18 +133,22 @@ class EarlyStarts:
         self._mean_cost = mean_cost
         self.hint = hint
 
-    @property
-    def knows_any(self) -> bool:
-        """Whether there can be such samples."""
-        return self.hint is not None or len(self._costs) > 0
+    def may_choose(self, tickets: int, workers: int) -> bool:
+        """Whether there can be such samples in a batch of so many tickets: without a look at them."""
+        if self.hint is not None:
+            return True
+        return len(self._costs) > 0 and self._costs.at_most >= self._worth_s(tickets, workers)
+
+    def _worth_s(self, tickets: int, workers: int) -> float:
+        """Seconds that a sample has to cost to be worth beginning early."""
+        return max(WORTH_S, WORTH_BEGINNING * self._mean_cost() * tickets / workers)
 
     def choose(self, keys: Sequence[Any], workers: int, window: int) -> EarlyStart | None:
         """For a batch with these keys; None: there are none. `window`: batches in flight. Raises what the user's
         function raises."""
-        mean = self._mean_cost()
-        worth_s = max(WORTH_S, WORTH_BEGINNING * mean * len(keys) / workers)
-        if self.hint is None and self._costs.at_most < worth_s:
-            return None  # without a look at each
+        if not self.may_choose(len(keys), workers):
+            return None
+        mean, worth_s = self._mean_cost(), self._worth_s(len(keys), workers)
         slow = sorted(self._slow_ones(keys, mean, worth_s), key=lambda one: -one[1])
         if not slow or len(slow) == len(keys) > 1:  # if all are slow, none is to be preferred
             return None

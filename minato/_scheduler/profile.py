@@ -16,6 +16,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+from .._records import StageTime
 from .early import LearnedCosts, SlowHint
 from .quantiles import SlidingWindow, evenly_spaced, quantile
 from .threshold import Reason, Threshold, ThresholdRule
@@ -28,17 +29,6 @@ MEAN_OVER = 4096  # samples: those beyond count half, and so on
 _FORMAT = 1
 _SAVED_TOTALS = 256  # numbers per window in a saved profile
 _SAVED_OTHERS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class StageSummary:
-    """One stage of the pipeline, over the window. Seconds."""
-
-    name: str
-    median: float
-    p75: float
-    p95: float
-    mean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +51,7 @@ class ProfileSummary:
     p99: float
     mean: float
     mean_bytes: float
-    stages: tuple[StageSummary, ...]
+    stages: tuple[StageTime, ...]
 
 
 class CostProfile:
@@ -139,6 +129,14 @@ class CostProfile:
             first = last
         return slow
 
+    def note_stage(self, name: str, seconds: float) -> None:
+        """A stage of some sample took that long."""
+        self._stage(name).add(seconds)
+
+    def note_bytes(self, nbytes: float) -> None:
+        """Samples of that size were delivered."""
+        self._bytes.add(nbytes)
+
     def _note_work(self, seconds: float, samples: int) -> None:
         if self._work_samples > MEAN_OVER:
             self._work_s, self._work_samples = self._work_s / 2, self._work_samples // 2
@@ -195,9 +193,9 @@ class CostProfile:
             self._threshold.reconsider(self._totals.ordered)
 
 
-def _summary_of(name: str, window: SlidingWindow) -> StageSummary:
+def _summary_of(name: str, window: SlidingWindow) -> StageTime:
     ordered = window.ordered
-    return StageSummary(name, quantile(ordered, 0.5), quantile(ordered, 0.75), quantile(ordered, 0.95), window.mean)
+    return StageTime(name, quantile(ordered, 0.5), quantile(ordered, 0.75), quantile(ordered, 0.95), window.mean)
 
 
 def _numbers(values: Any) -> list[float]:

@@ -24,10 +24,16 @@ class Window:
         self._first = first
         self._budget = budget_bytes
         self._batch_bytes: float | None = None
+        self.delivered = 0
+        """Batches so far."""
+        self.sample_bytes = 0.0
+        """Of the last of them."""
 
     def observe(self, batch_bytes: int, rows: int = 1) -> None:
         """A batch of that size and so many samples was delivered. Growth counts at once, shrinking slowly."""
         self._rows = max(1, rows)
+        self.delivered += 1
+        self.sample_bytes = batch_bytes / self._rows
         before = batch_bytes if self._batch_bytes is None else self._batch_bytes
         self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
 

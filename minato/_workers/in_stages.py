@@ -1,7 +1,8 @@
 """Dear samples one stage at a time: what the loop of a worker needs of stages and of the temp queue.
 
-Used for tickets that are taken one by one, once there is a threshold, on datasets whose stages can be seen. Everything
-else is fetched as a whole. A worker with something in its temp queue never sleeps, and never leaves before it is empty.
+Used for tickets that are taken one by one, on datasets whose stages can be seen: once there is a threshold, and before
+for the first dear samples, so that the profile knows what the stages take. Everything else is fetched as a whole. A
+worker with something in its temp queue never sleeps, and never leaves before it is empty.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .stages import find_stages
 if TYPE_CHECKING:
     from .lanes import LoopContext
 
+PROFILED = 64  # samples of a worker that are made in stages without a threshold
+
 HandIn = Callable[[Run, Any, float], None]
 """Told the ticket, the sample (or what took its place), and the seconds of work it took."""
 
@@ -36,10 +39,12 @@ class InStages:
         self._capture = capture
         self._parking: Parking | None = None
         self._is_opaque = False
+        self._left = PROFILED
 
-    def is_wanted(self) -> bool:
-        """Whether a single sample is to be made in stages now."""
-        if self._is_opaque or self._board.threshold_s is None:
+    def is_wanted(self, are_dear: bool) -> bool:
+        """Whether a single sample is to be made in stages now. `are_dear`: samples are known to be taken one by one for
+        what they cost."""
+        if self._is_opaque or (self._board.threshold_s is None and not (are_dear and self._left > 0)):
             return False
         return self._parking is not None or self._look()
 
@@ -56,6 +61,7 @@ class InStages:
     def make(self, run: Run) -> None:
         """Make the run's only sample and hand it in, or put it aside."""
         assert self._parking is not None
+        self._left -= 1
         seed = sample_seed(run.seed, run.origin(0), run.keys[0])
         self._go_on(self._parking, self._parking.begin(run, seed))
 

@@ -65,7 +65,9 @@ class MapLoop:
     def _work(self) -> None:
         """Take tickets, and make their samples; sleep if there are none."""
         context, want = self._context, _ALL if self._together else self._sizer.size()
-        taken = self._board.pull(want, self._whole_from, with_rows=self._late_rows and self._in_rows)
+        # Rows that are claimed before a run with a slow sample in it would keep their batch waiting for that one.
+        with_rows = self._late_rows and self._in_rows and self._sizer.is_even
+        taken = self._board.pull(want, self._whole_from, with_rows=with_rows)
         if taken is None:
             if self._stages.has_parked:
                 self._stages.resume()
@@ -76,7 +78,7 @@ class MapLoop:
         else:
             context.sync_dataset()
             place = self._known_rows(taken)
-            if want == 1 and self._parks and self._stages.is_wanted():
+            if want == 1 and self._parks and self._stages.is_wanted(self._sizer.is_measured):
                 self._stages.make(taken)
             elif place is None:
                 self.hand_in(taken, self._fetch(taken))

@@ -12,9 +12,10 @@ import enum
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .._queues.stage_notes import StageNotes
 from .._queues.taking import TakingBoard
 from .._records import Run
 from .._sample_random import SampleSource
@@ -46,6 +47,8 @@ class Begun:
     """Where the board keeps its ticket while it is parked."""
     generators: tuple[Any, ...] = ()
     """States of the random generators while it is parked."""
+    stages: list[tuple[str, float]] = field(default_factory=list)
+    """Those done so far, with the seconds each took."""
     to_the_end: bool = False
     """It has waited once, and does not do so again."""
 
@@ -69,6 +72,7 @@ class Parking:
         self._most = most
         self._clock = clock
         self._generators = all_generators() if generators is None else generators
+        self._notes = StageNotes(board.control, board.worker)
         self._parked: deque[Begun] = deque()
 
     @property
@@ -90,13 +94,16 @@ class Parking:
             if not begun.to_the_end and self._may_park(begun.run) and self._park(begun):
                 board.mark_slow(False)
                 return Outcome.PARKED
-        started, done = self._clock(), True
+        stage, started, done = begun.sample.stage, self._clock(), True
         try:
             done = begun.sample.advance()
         finally:
-            begun.seconds += self._clock() - started
+            took = self._clock() - started
+            begun.seconds += took
+            begun.stages.append((stage, took))
             if done:
                 board.mark_slow(False)
+                self._notes.note(begun.stages)
         return Outcome.DONE if done else Outcome.GOES_ON
 
     def is_due(self) -> bool:

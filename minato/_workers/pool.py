@@ -169,6 +169,11 @@ class WorkerPool:
         """Workers that run or are being started, but for those that are leaving."""
         return len(self._pidfds) - len(self._leaving)
 
+    @property
+    def has_place(self) -> bool:
+        """Whether another worker can be started: one that is leaving has its place until it has ended."""
+        return len(self._pidfds) < len(self._wake)
+
     def resize(self, workers: int) -> None:
         """Start workers, or let some go once they have finished what is in their hands, until `workers` are active.
         Under spawn and forkserver the caller waits until their processes exist, not until they are up. Not to be called

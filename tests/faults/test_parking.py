@@ -84,6 +84,17 @@ def whole(loader, epochs=1, numbers=(1, 2)):
         assert sorted(values(loader)) == expected
 
 
+@pytest.mark.parametrize("slow_timeout", ["p75", ANY_S], ids=["while there is no threshold", "with a threshold"])
+def test_stats_tell_what_the_stages_of_dear_samples_took(slow_timeout):
+    loader = DataLoader(made(Plus(1), torch.neg), BATCH, num_workers=2, in_order=False, slow_timeout=slow_timeout)
+    batches = list(loader)
+    loader.close()
+    stages = {stage.name: stage for stage in loader.stats().stages}
+    assert list(stages) == ["load", "Plus", "neg"]
+    assert stages["load"].median >= DEAR_S > stages["neg"].median
+    assert loader.stats().sample_bytes >= batches[0][0].nbytes
+
+
 def parked(loader):
     until(lambda: loader.stats().samples_parked, "a sample to be parked")
     return loader.stats().samples_parked

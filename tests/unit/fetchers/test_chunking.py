@@ -57,6 +57,21 @@ def test_a_slow_sample_is_forgotten_in_time() -> None:
     assert sizes[-1] >= 100
 
 
+def test_one_slow_sample_in_a_hundred_is_remembered_and_one_long_ago_is_not() -> None:
+    sizer = ChunkSizer()
+    sizer.observe(1, 0.5)
+    assert sizer.is_even, "the first sample is slow everywhere: nothing is warm yet"
+    for _ in range(20):
+        sizer.observe(5, 0.01)
+    sizer.observe(5, 0.3)
+    for _ in range(100):
+        sizer.observe(5, 0.01)
+        assert not sizer.is_even
+    for _ in range(1000):
+        sizer.observe(5, 0.01)
+    assert sizer.is_even
+
+
 @pytest.mark.parametrize(
     ("sample_bytes", "expected"),
     [(0, 400), (1, 400), (MOST_BYTES // 10, 10), (MOST_BYTES // 2, 2), (MOST_BYTES, 1), (10 * MOST_BYTES, 1)],

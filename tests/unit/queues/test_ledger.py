@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,9 +17,15 @@ def positions(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+@pytest.mark.parametrize("few", [0, 64], ids=["all at once", "one by one"])
+def test_any_course_of_an_epoch_agrees_with_the_model(few: int) -> None:
+    with mock.patch("minato._queues.ledger._FEW", few):
+        _compare_with_the_model()
+
+
 @settings(max_examples=80)
 @given(st.data())
-def test_any_course_of_an_epoch_agrees_with_the_model(data: st.DataObject) -> None:
+def _compare_with_the_model(data: st.DataObject) -> None:
     """Batches are issued and positions delivered in any order; all that the ledger tells is checked after each."""
     ledger = Ledger()
     batches: dict[int, range] = {}

@@ -66,7 +66,7 @@ def test_work_that_sleeps_gets_workers_far_beyond_the_cores_within_seconds() -> 
     simulation = steer(SLEEPING, 2, 10)
     assert simulation.workers == 64
     reached = next(seen.time for seen in simulation.observations if seen.workers == 64)
-    assert reached < 8  # simulated seconds
+    assert reached < 4  # simulated seconds
 
 
 @pytest.mark.parametrize("start", [1, 2, 12])

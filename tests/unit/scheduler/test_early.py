@@ -37,7 +37,7 @@ def test_a_sample_is_begun_as_many_batches_early_as_workers_do_while_it_is_made(
 
 def test_nothing_known_means_nothing_early() -> None:
     unknown = starts({})
-    assert not unknown.knows_any
+    assert not unknown.may_choose(4, 2)
     assert unknown.choose([1, 2], 2, 4) is None
 
 

@@ -14,6 +14,7 @@ from minato import StagedDataset
 from minato._queues.arena import Arena
 from minato._queues.control import ControlBlock
 from minato._queues.posting import PostingBoard
+from minato._queues.stage_notes import StageReader
 from minato._queues.taking import TakingBoard
 from minato._records import Run
 from minato._workers.parking import Begun, Outcome, Parking
@@ -132,6 +133,28 @@ def test_a_slow_sample_is_parked_where_all_others_hold_slow_ones_too(bench: Benc
     assert bench.posting.parked(0) == [(0, 0)]
     assert bench.board.count_slow_workers() == 1, "a worker that has parked its sample holds no slow one"
     assert not bench.parking.is_due()
+
+
+def test_what_stages_took_is_noted_without_the_time_spent_parked(bench: Bench) -> None:
+    begin = find_stages(StagedDataset(lambda key: bench._stage("load", key), [_Named(bench, "third")], 1000))
+    assert begin is not None
+    parking = Parking(bench.board, begin, ParkingRule(False, max_deferral=6), 100, bench.clock)
+    bench.other.mark_slow(True)
+    bench.seconds["load"] = 9.0
+    assert bench.make(parking) is None
+    bench.clock.now += 1000.0
+    assert bench.resume(parking) is not None
+    assert StageReader(bench.control).new_notes() == [("load", 9.0), ("_Named", 1.0)]
+
+
+class _Named:
+    """A stage with a name of its own."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self._bench, self._name = bench, name
+
+    def __call__(self, value: int) -> int:
+        return self._bench._stage(self._name, value)
 
 
 def test_a_worker_in_a_long_stage_counts_as_slow_before_it_can_say_so(bench: Bench) -> None:
