@@ -334,3 +334,15 @@ def test_the_flagged_share_counts_the_last_samples_only() -> None:
     for _ in range(JUDGED):
         profile.observe(0.5)
     assert profile.summary().flagged_share == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 9)), max_size=300))
+def test_runs_noted_together_count_as_if_noted_one_by_one(runs: list[tuple[float, int]]) -> None:
+    rule = ThresholdRule("p75", "p90", 8)
+    together, one_by_one = CostProfile(rule), CostProfile(rule)
+    slow = together.observe_runs([cost for cost, _ in runs], [count for _, count in runs])
+    slow_one_by_one = sum(count for cost, count in runs if one_by_one.observe(cost, samples=count))
+    assert slow == slow_one_by_one
+    assert together.threshold == one_by_one.threshold
+    assert together.samples == one_by_one.samples == len(runs)
+    assert together.mean_cost == pytest.approx(one_by_one.mean_cost)
