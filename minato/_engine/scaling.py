@@ -85,8 +85,9 @@ class Scaler:
         self._last, self._due = now, now + self._period
         self._recorder.observed(observation, self._limits)
         decision = self._controller.decide(observation)
-        if decision.target != (self._pool.active if self._in_force is None else self._in_force.target):
-            self._carry_out(decision)
+        before = self._pool.active if self._in_force is None else self._in_force.target
+        if decision.target != before:
+            self._carry_out(decision, before)
 
     @property
     def _lacking(self) -> bool:
@@ -94,9 +95,10 @@ class Scaler:
         wanted = 0 if self._in_force is None else self._in_force.target
         return self._pool.active < wanted and self._pool.has_place
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: Decision, before: int) -> None:
+        """`before`: workers decided on until now, who may not all be there yet, or still be there."""
         self._in_force = decision
-        self._tell(decision, f"to {decision.target} workers: {decision.reason}")
+        self._tell(decision, before, f"{before} to {decision.target} workers: {decision.reason}")
         if self._lacking:
             self._hire()
         elif decision.target < self._pool.active:
@@ -112,11 +114,12 @@ class Scaler:
         except OSError as error:  # no more processes or descriptors to be had: those that run go on
             self._in_force = None
             self._due += PAUSE_S
-            self._tell(decision, f"stays, for want of resources ({error}); wanted: {decision.target} workers")
+            here = self._pool.active
+            wanted = f"wanted: {decision.target} workers"
+            self._tell(decision, here, f"{here} stays, for want of resources ({error}); {wanted}")
         self._window.resize(self._per_worker * self._pool.active)
 
-    def _tell(self, decision: Decision, text: str) -> None:
-        text, before = f"{self._pool.active} {text}", self._pool.active
+    def _tell(self, decision: Decision, before: int, text: str) -> None:
         _log.info("%s; measured: %s", text, decision.observation)
         if self.on_decision is not None:
             self.on_decision(decision, before, text)

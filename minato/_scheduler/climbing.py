@@ -63,7 +63,7 @@ class ClimbingPolicy:
         return _Climber(self, limits)
 
 
-_HALF, _IN_FULL = 0.5, 0.8  # of what a growth could give
+_HALF, _IN_FULL, _MOST = 0.5, 0.8, 1.25  # of what a growth could give; more is not to be had from workers alone
 _START_S = 10.0  # seconds for workers to come up or to finish; then the count that is there is what we work with
 
 
@@ -241,7 +241,8 @@ class _Climber:
     def _learn_from_success(self, trial: Trial, gain: float) -> None:
         if trial.aim is Aim.GROW:
             self._too_few = trial.baseline.workers
-            self._paid = gain / trial.possible_gain
+            share = gain / trial.possible_gain
+            self._paid = share if share <= _MOST else 0.0  # beyond that, something else has changed as well
             self._cores_are_worse |= trial.baseline.workers >= self._limits.clamp(self._cores)
             self._rests = 0
         elif trial.aim is not Aim.SPARE:

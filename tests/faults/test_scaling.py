@@ -136,7 +136,7 @@ def test_workers_that_cannot_be_started_are_done_without(monkeypatch):
     monkeypatch.setattr(WorkerPool, "_start_one", refuse)
     loader = DataLoader(Short(), BATCH, num_workers=2, adaptive=Scripted((4,)), max_workers=4, shuffle=True)
     whole(list(loader), in_order=False)
-    assert "no more processes" in loader.stats().decisions[0]
+    assert "no more processes" in loader.stats().decisions[1]
 
 
 def test_an_error_of_a_policy_is_raised_and_costs_no_batch():

@@ -14,7 +14,7 @@ class Unwilling:
     lanes = 4
     closed = 0
 
-    def check(self, dataset: Any) -> None:
+    def check(self, dataset: Any, fetcher: str) -> None:
         """Everything is taken."""
 
     def open(self) -> "Unwilling":

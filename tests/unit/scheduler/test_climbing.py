@@ -115,7 +115,7 @@ def test_after_a_rest_a_changed_machine_is_tried_anew() -> None:
     few = simulation.workers
     simulation.change(lambda work: replace(work, bandwidth=1000))
     simulation.steer(controller, POLICY.period_s, 300)
-    assert few <= 10
+    assert few <= 16  # of 64; it may be in the middle of a trial
     assert simulation.throughput(last_s=20) >= 0.9 * 1000
 
 

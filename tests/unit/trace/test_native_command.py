@@ -68,9 +68,9 @@ def test_from_a_dataset_to_a_split_profile(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["map", "nothing"], "MODULE:NAME was needed"),
-        (["map", "no_such_module:x"], "no_such_module cannot be imported"),
-        (["map", "minato:nothing"], "minato has no nothing"),
+        (["map", "nothing"], "is needed as MODULE:NAME"),
+        (["map", "no_such_module:x"], "module 'no_such_module' was not found"),
+        (["map", "minato:nothing"], "'minato' has no 'nothing'"),
         (["map", "os:getpid"], "os:getpid gives a int; a map-style dataset was needed"),
         (["map", "sys:argv", "--perf", "/nowhere/perf"], "which is not at '/nowhere/perf'"),
         (["attribute", "p", "--mapping", "missing.json"], "missing.json"),
