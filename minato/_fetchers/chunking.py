@@ -14,6 +14,7 @@ _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
 _LONG_MEMORY = 0.995  # weight of the past of the slowest sample, per run: one in a hundred samples is not forgotten
 _SHARE_WHERE_RARE = 0.015  # of that one, likewise: with two of them in a run, those behind would wait twice as long
+_AGAIN_WITHIN = 50  # runs: a slow sample that stays alone for longer was more likely a busy system
 _SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and holds nobody up
 
 
@@ -27,6 +28,8 @@ class ChunkSizer:
         self._mean_s: float | None = None
         self._slow_s = 0.0
         self._slowest_s = 0.0
+        self._since_slow = _AGAIN_WITHIN
+        """Runs since the last one with a slow sample."""
         self._last = 1
         self._sample_bytes = 0
 
@@ -38,7 +41,12 @@ class ChunkSizer:
         beyond = seconds - (count - 1) * self._mean_s
         slow_s = beyond if beyond > _SLOW_S else 0.0
         self._slow_s = max(_MEMORY * self._slow_s, slow_s)
-        self._slowest_s = max(_LONG_MEMORY * self._slowest_s, 0.0 if is_first else slow_s)
+        self._slowest_s *= _LONG_MEMORY
+        self._since_slow += 1
+        if slow_s and not is_first:
+            if self._since_slow <= _AGAIN_WITHIN:
+                self._slowest_s = max(self._slowest_s, slow_s)
+            self._since_slow = 0
         self._last = count
 
     def _updated(self, each: float) -> float:

@@ -98,13 +98,13 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "tokens", "16 to 512 tokens, padded by collate_fn", Tokens, 10_000, 64, arguments={"collate_fn": pad_tokens}
     ),
-    Workload("images", "JPEG decoding", realistic.JpegImages, 256, 16, load=0.9),
-    Workload("volumes", "3D crops, one in five slow", realistic.Volumes, 80, 4, load=0.9),
+    Workload("images", "JPEG decoding", realistic.JpegImages, 144, 16, load=0.9),
+    Workload("volumes", "3D crops, one in five slow", realistic.Volumes, 48, 4, load=0.9),
     Workload(
         "uneven",
         "waits of 5 ms on average, log-normal",
         lambda length: realistic.UnevenWaits(realistic.lognormal_costs(length, 0.005)),
-        1_000,
+        600,
         16,
         waits=True,
         load=0.9,
@@ -113,10 +113,10 @@ WORKLOADS: tuple[Workload, ...] = (
         "tail",
         "2 ms, one sample in a hundred 100 times that",
         lambda length: realistic.UnevenWaits(realistic.heavy_tailed_costs(length, 0.002)),
-        1_200,
+        800,
         16,
         waits=True,
         load=0.9,
     ),
-    Workload("remote", "115 kB objects, 20 ms away", realistic.RemoteObjects, 320, 16, waits=True, load=0.9),
+    Workload("remote", "115 kB objects, 20 ms away", realistic.RemoteObjects, 208, 16, waits=True, load=0.9),
 )
