@@ -13,7 +13,7 @@ from typing import Any
 from .errors import UserError
 
 _EXAMPLES = """examples:
-  minato bench                                   all built-in workloads, under two minutes
+  minato bench                                   all built-in workloads, about two minutes
   minato bench --only cheap images --rounds 5    some of them, more carefully
   minato bench --mine train:make_dataset --batch-size 32 --workers 4
                                                  your own dataset: the figure that counts
