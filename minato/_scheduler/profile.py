@@ -25,6 +25,7 @@ WINDOW = 1024  # samples
 STAGE_WINDOW = 256  # samples, per stage
 MOST_STAGES = 64  # a pipeline with more is one whose names change; the first ones are kept
 RECONSIDER_EVERY = 64  # samples: a sort of the window costs as much as a hundred appends
+_SOONEST = 8  # samples: while few are seen, one more changes much, and sorting them costs little
 MEAN_OVER = 4096  # samples: those beyond count half, and so on
 _FORMAT = 1
 _SAVED_TOTALS = 256  # numbers per window in a saved profile
@@ -103,8 +104,7 @@ class CostProfile:
             self._stage(name).add(seconds)
         self._until_reconsidered -= 1
         if self._until_reconsidered <= 0:
-            self._until_reconsidered = RECONSIDER_EVERY
-            self._threshold.reconsider(self._totals.ordered)
+            self._reconsider()
         return slow
 
     def observe_runs(self, costs: Sequence[float], counts: Sequence[int]) -> int:
@@ -124,8 +124,7 @@ class CostProfile:
             self._note_work(sum(map(mul, part, samples)), sum(samples))
             self._until_reconsidered -= len(part)
             if self._until_reconsidered <= 0:
-                self._until_reconsidered = RECONSIDER_EVERY
-                self._threshold.reconsider(self._totals.ordered)
+                self._reconsider()
             first = last
         return slow
 
@@ -136,6 +135,11 @@ class CostProfile:
     def note_bytes(self, nbytes: float) -> None:
         """Samples of that size were delivered."""
         self._bytes.add(nbytes)
+
+    def _reconsider(self) -> None:
+        """Choose the threshold anew, and when to do it the next time."""
+        self._until_reconsidered = min(RECONSIDER_EVERY, max(_SOONEST, len(self._totals) // 4))
+        self._threshold.reconsider(self._totals.ordered)
 
     def _note_work(self, seconds: float, samples: int) -> None:
         if self._work_samples > MEAN_OVER:
@@ -189,8 +193,7 @@ class CostProfile:
             for one in _numbers(seconds):
                 self._stage(str(name)).add(one)
         if len(totals) >= self._warmup:
-            self._until_reconsidered = RECONSIDER_EVERY
-            self._threshold.reconsider(self._totals.ordered)
+            self._reconsider()
 
 
 def _summary_of(name: str, window: SlidingWindow) -> StageTime:

@@ -115,7 +115,7 @@ def test_an_interrupted_epoch_with_early_samples_goes_on_where_it_was() -> None:
 
 
 def test_slow_samples_of_an_earlier_epoch_are_known() -> None:
-    loader = DataLoader(Uneven(), batch_size=BATCH, num_workers=2, prefetch_factor=4, slow_timeout=0.02)
+    loader = DataLoader(Uneven(0.15), batch_size=BATCH, num_workers=2, prefetch_factor=4, slow_timeout=0.075)
     with loader:
         first = epoch_of(loader)
         costs = loader._profile.profile.costs
@@ -138,13 +138,15 @@ def test_a_hint_that_raises_is_told_and_costs_no_batch() -> None:
 def test_a_profile_is_kept_in_its_file_and_known_from_the_first_sample_on(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "profile.json"
     options: dict[str, Any] = {"batch_size": BATCH, "num_workers": 2, "profile": path, "warmup_samples": 8}
-    with DataLoader(Uneven(), **options) as loader:
+    dataset = Uneven(0.15)  # far slower than the others also where the machine is busy
+    with DataLoader(dataset, **options) as loader:
         for _ in range(2):  # from the second on it is known from the start what is slow
             epoch_of(loader)
     assert json.loads(path.read_text())["costs"]["length"] == LENGTH
     assert os.listdir(path.parent) == ["profile.json"]
-    with DataLoader(Uneven(), **options, prefetch_factor=4) as later:
+    with DataLoader(dataset, **options, prefetch_factor=4) as later:
         assert later.stats().slow_threshold is not None
+        assert {index for index in SLOW if later._profile.profile.costs.get(index) is not None} == set(SLOW)
         assert began_before_turn(epoch_of(later)) >= BATCH
     with DataLoader(torch.utils.data.Subset(Uneven(), range(10)), **options) as other:
         assert len(other._profile.profile.costs) == 0, "costs of single samples belong to a dataset of another length"

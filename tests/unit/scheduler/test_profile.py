@@ -19,6 +19,7 @@ from minato._scheduler.profile import MOST_STAGES, RECONSIDER_EVERY, WINDOW, Cos
 from minato._scheduler.quantiles import SlidingWindow, evenly_spaced, quantile
 from minato._scheduler.threshold import JUDGED, Reason, ThresholdRule, share_of
 
+RECENT = 0.02  # a threshold was chosen some samples ago: as a share, what they may have changed
 costs = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 
 
@@ -97,14 +98,24 @@ def test_with_many_slow_samples_the_threshold_is_the_percentile_as_published(sha
     values = mixture(2, 2048, share, 1.0)
     profile = profile_of(values)
     assert profile.summary().reason is Reason.PERCENTILE
-    assert profile.threshold == pytest.approx(np.percentile(values[-WINDOW:], 75))
+    assert profile.threshold == pytest.approx(np.percentile(values[-WINDOW:], 75), rel=RECENT)
 
 
 @pytest.mark.parametrize("name", ["p60", "p75", "p97.5"])
 def test_the_percentile_asked_for_is_used(name: str) -> None:
     values = mixture(3, 2048, 0.45, 1.0)
     profile = profile_of(values, ThresholdRule(slow_timeout=name, slow_fallback=None))
-    assert profile.threshold == pytest.approx(np.quantile(values[-WINDOW:], share_of(name)))
+    assert profile.threshold == pytest.approx(np.quantile(values[-WINDOW:], share_of(name)), rel=RECENT)
+
+
+@given(st.integers(8, 200))
+def test_a_tail_that_shows_only_after_the_warm_up_is_noticed_within_a_quarter_more_samples(warmup: int) -> None:
+    profile = profile_of([0.01] * warmup, ThresholdRule(warmup_samples=warmup))
+    assert profile.threshold is None
+    soon = max(8, warmup // 4)
+    for value in ([0.15, 0.15] + [0.01] * soon)[:soon]:
+        profile.observe(value)
+    assert profile.threshold is not None
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1, 0.2])
