@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, IterableDataset
 from . import _arguments, _planning
 from ._engine.cores import whole_cores
 from ._engine.engine import Engine
+from ._engine.inline import Habits
 from ._engine.inline_ahead import ConcurrentMap
 from ._engine.iterator import (
     DevicePrefetcher,
@@ -186,6 +187,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._hazards_told = False
         self._track: Track | None = None
         self._totals = Totals()
+        self._habits = Habits()
         self._profile = make_profile(_planning.slow_rule(self), *_arguments.known_costs(self))
         self._cache = make_cache(self)
         self._memory = MemoryKeeper(self.pin_memory or bool(self._devices))
@@ -252,7 +254,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         plan = _planning.make_plan(self, whole_cores)
         layer = self._layer(None)
         batches, track = start_inline(
-            plan, self.dataset, self._index_sampler, self.generator, self._totals, resumed, layer
+            plan, self.dataset, self._index_sampler, self.generator, self._totals, self._habits, resumed, layer
         )
         prefetcher = make_prefetcher(batches, pinner, self._devices, self._device_depth)
         watch = self._length_watch(resumed)
@@ -416,7 +418,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         """Arguments travel (trainers copy loaders); workers and counters stay."""
         alive = (
             *("_engines", "_prefetchers", "_fetching", "_memory", "_totals", "_profile", "_closed", "_iterator"),
-            *("_track", "_remote", "_cache", "_watcher"),
+            *("_track", "_remote", "_cache", "_watcher", "_habits"),
         )
         return {name: value for name, value in self.__dict__.items() if name not in alive}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,21 @@ from .._plan import Collate, WorkerPlan
 from .._queues.keys import Indices
 from .._sample_random import SampleSource, announce
 from .._workers import plain
-from .._workers.generators import mix
-from .._workers.randomness import COLLATE_SALT, Randomness, Reseed, sample_seed
+from .._workers.generators import Generator, mix
+from .._workers.randomness import COLLATE_SALT, QUIET_COLLATIONS, Randomness, Reseed, sample_seed
 from .._workers.stream_account import packed_state, skip_batches
 from .courses import Course, begin_course
 from .progress import Handover, MapProgress, StreamPlace, StreamProgress
 from .remainder import Portion
 from .totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """Generators that code was seen to leave alone, kept from one epoch of a loader to the next."""
+
+    samples: set[Generator] = field(default_factory=set)
+    collation: set[Generator] = field(default_factory=set)
 
 
 class InlineMap:
@@ -38,7 +46,9 @@ class InlineMap:
         base_seed: int,
         totals: Totals,
         epoch: int = 0,
+        habits: Habits | None = None,
     ) -> None:
+        """`habits`: what earlier epochs have shown of the dataset's and the collate_fn's random numbers."""
         self.dataset = dataset
         self._function = plan.collate_fn
         self._course = sampler if isinstance(sampler, Course) else begin_course(sampler)
@@ -51,8 +61,9 @@ class InlineMap:
         self._single = plan.collate is Collate.NONE
         self._together = not self._single and has_getitems(dataset)
         self._own_function = plan.collate is not Collate.ROWS
-        self._samples = Randomness()
-        self._collation = Randomness()
+        habits = Habits() if habits is None else habits
+        self._samples = Randomness(known_quiet=habits.samples)
+        self._collation = Randomness(known_quiet=habits.collation, trial=QUIET_COLLATIONS)
         self._position = 0
         self._totals = totals
         self._left: Iterator[Any] = iter(())

@@ -13,7 +13,7 @@ from .._plan import LoaderPlan
 from .._queues.keys import Indices, Placed
 from .._scheduler.error_policy import ErrorPolicy, Verdict, backoff_s
 from .courses import Course
-from .inline import InlineMap, InlineStream
+from .inline import Habits, InlineMap, InlineStream
 from .progress import MapProgress, StreamPlace
 from .remainder import Portion, Reserve
 from .totals import Totals
@@ -80,8 +80,9 @@ class MendingMap(InlineMap):
         base_seed: int,
         totals: Totals,
         epoch: int,
+        habits: Habits | None = None,
     ) -> None:
-        super().__init__(dataset, plan.worker, sampler, base_seed, totals, epoch)
+        super().__init__(dataset, plan.worker, sampler, base_seed, totals, epoch, habits)
         self._judge = _Judge(plan, totals)
         self._refills = plan.worker.short_batch_last
         self._drop_last = plan.worker.drop_last

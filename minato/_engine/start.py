@@ -24,7 +24,7 @@ from .budget import default_memory_budget
 from .courses import begin_course
 from .engine import Engine
 from .feeds import Epoch
-from .inline import InlineMap, InlineStream
+from .inline import Habits, InlineMap, InlineStream
 from .inline_ahead import make_ahead
 from .inline_mending import MendingMap, MendingStream
 from .memory import MemoryKeeper
@@ -118,10 +118,11 @@ def start_inline(
     sampler: Iterable[Any],
     generator: torch.Generator | None,
     totals: Totals,
+    habits: Habits,
     resumed: Resumed | None = None,
     layer: Any = None,
 ) -> tuple[InlineMap | InlineStream | TracedInline, Track]:
-    """The same without workers."""
+    """The same without workers. `habits`: what earlier epochs have shown, kept up to date."""
     opening = _open(plan, dataset, sampler, generator, resumed)
     plan, traced = trace_inline(plan, totals)
     if opening.pipe_seed is not None:
@@ -144,9 +145,10 @@ def start_inline(
         if plan.worker.fetcher is not Fetcher.SEQUENTIAL:
             batches = make_ahead(plan, dataset, opening.epoch, opening.base_seed, totals, opening.number)
         elif plan.worker.mends:
-            batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number)
+            batches = MendingMap(dataset, plan, opening.epoch, opening.base_seed, totals, opening.number, habits)
         else:
-            batches = InlineMap(dataset, plan.worker, opening.epoch, opening.base_seed, totals, opening.number)
+            worker = plan.worker
+            batches = InlineMap(dataset, worker, opening.epoch, opening.base_seed, totals, opening.number, habits)
     return traced(batches), Track(batches, opening.base_seed, opening.number, opening.pipe_seed)
 
 

@@ -4,7 +4,9 @@ Seeding three generators takes about 12 µs, as much as a cheap sample. So a gen
 while samples are seen to draw from it:
 
 - at first every generator is seeded for every sample, and looked at after it;
-- one that `QUIET_SAMPLES` samples in a row left alone is only watched, once per run of samples;
+- one that `QUIET_SAMPLES` samples in a row left alone is only watched, once per run of samples (for a collate_fn,
+  `QUIET_COLLATIONS` batches: in the main process a batch on trial costs far more than its seeds, for all generators are
+  put back after it);
 - when a watched generator turns out to have been used after all, the run is fetched again with seeding, and that
   generator is seeded for every sample from then on. This can happen once per generator and process.
 """
@@ -20,6 +22,7 @@ from typing import Any
 from .generators import Generator, all_generators, mix
 
 QUIET_SAMPLES = 32
+QUIET_COLLATIONS = 4
 COLLATE_SALT = 0xC0  # tells a batch's collation from its first sample
 
 Reseed = Callable[[int], None]
@@ -41,10 +44,20 @@ def _number(key: object) -> int:
 class Randomness:
     """Runs fetches under their samples' seeds."""
 
-    def __init__(self, generators: Sequence[Generator] | None = None) -> None:
-        self._watched: list[Generator] = []
-        self._seeded: list[Generator] = list(all_generators() if generators is None else generators)
-        self._salts = {generator: salt for salt, generator in enumerate(self._seeded)}
+    def __init__(
+        self,
+        generators: Sequence[Generator] | None = None,
+        known_quiet: set[Generator] | None = None,
+        trial: int = QUIET_SAMPLES,
+    ) -> None:
+        """`known_quiet`: generators to be watched from the start; kept up to date with what is seen. `trial`: samples
+        in a row that have to leave a generator alone."""
+        everyone = list(all_generators() if generators is None else generators)
+        self._known_quiet: set[Generator] = set() if known_quiet is None else known_quiet
+        self._trial = trial
+        self._watched = [generator for generator in everyone if generator in self._known_quiet]
+        self._seeded = [generator for generator in everyone if generator not in self._known_quiet]
+        self._salts = {generator: salt for salt, generator in enumerate(everyone)}
         self._quiet: dict[Generator, int] = dict.fromkeys(self._seeded, 0)
         """Generators on trial: samples in a row that left them alone."""
         self._before: list[object] = []
@@ -94,6 +107,7 @@ class Randomness:
                 generator.rewind(glance)
                 self._watched.remove(generator)
                 self._seeded.append(generator)
+                self._known_quiet.discard(generator)
         return True
 
     @contextmanager
@@ -113,8 +127,9 @@ class Randomness:
                 del self._quiet[generator]  # it is drawn from: seeded for good
                 continue
             self._quiet[generator] += 1
-            if self._quiet[generator] >= QUIET_SAMPLES:
+            if self._quiet[generator] >= self._trial:
                 del self._quiet[generator]
+                self._known_quiet.add(generator)
                 self._seeded.remove(generator)
                 self._watched.append(generator)
                 self._before.append(glance)  # watched for the rest of the run as well

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as Reference
+from torch.utils.data import Dataset
 
 from .data import Draws, DrawsNow, Indices
 
@@ -116,3 +117,51 @@ def test_the_users_own_draws_between_batches_go_on_undisturbed(minato_class):
 
     undisturbed = walk(range(3))
     assert walk(minato_class(Draws(12), batch_size=4, generator=seeded())) == undisturbed
+
+
+class _DrawsLater(Dataset):
+    """Leaves the generators alone until it is told to draw, as augmentation that begins after some epochs."""
+
+    def __init__(self):
+        self.draws = False
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        return (random.random(), np.random.rand(), float(torch.rand(()))) if self.draws else (0.0, 0.0, 0.0)
+
+
+def _collate_with_draws(samples):
+    """Draws where the samples do."""
+    mixed = float(torch.rand(())) if samples[0][0] else 0.0
+    return torch.tensor(samples, dtype=torch.float64), mixed
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_that_begins_to_draw_in_a_later_epoch_draws_the_same_with_any_number_of_workers(
+    minato_class, num_workers
+):
+    def third_epoch(workers):
+        dataset = _DrawsLater()
+        loader = minato_class(
+            dataset,
+            batch_size=10,
+            num_workers=workers,
+            in_order=True,
+            collate_fn=_collate_with_draws,
+            generator=seeded(),
+        )
+        with loader:
+            for _ in range(2):  # by the end of them it is known that nothing draws
+                assert all(not batch.any() and mixed == 0 for batch, mixed in loader)
+            dataset.draws = True
+            batches = list(loader)
+        return torch.cat([batch for batch, _ in batches]), [mixed for _, mixed in batches]
+
+    samples, mixed = third_epoch(num_workers)
+    expected, expected_mixed = third_epoch(2)
+    assert torch.equal(samples, expected)
+    assert mixed == expected_mixed
+    assert all(len(set(column)) == 100 for column in samples.T.tolist())
+    assert len(set(mixed)) == 10

@@ -58,7 +58,7 @@ def _streams_are_left_alone() -> Iterator[None]:
 
 def without_address(made: Any) -> Any:
     """As on a Python or numpy whose memory is not laid out as expected."""
-    made._address = None
+    made._block = None
     return made
 
 
@@ -138,7 +138,7 @@ def test_seeding_forgets_a_spare_normal_deviate(name: str) -> None:
 
 
 def test_the_address_is_found_on_this_machine() -> None:
-    assert all(generator._address is not None for generator in all_generators())  # type: ignore[attr-defined]
+    assert all(generator._block is not None for generator in all_generators())  # type: ignore[attr-defined]
 
 
 def test_torchs_initial_seed_stays_that_of_the_process(way: Any) -> None:
