@@ -178,7 +178,8 @@ class LoaderStats:
     batches_ready: int = 0
     """Complete and waiting for the consumer. Near zero while the consumer waits: the workers are the bottleneck."""
     batches_zero_copy: int = 0
-    """Delivered from a lent slot: large tensors are views of it, small ones (16 KiB or less) copies."""
+    """Delivered without being copied as a whole: large tensors are views of a lent slot, small ones (16 KiB or less)
+    are copies."""
     batches_copied: int = 0
     """Copied out because the consumer still held earlier batches and no slot was free for lending."""
     slots: int = 0

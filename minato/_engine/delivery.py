@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._errors import CapturedError
@@ -18,6 +18,14 @@ from .._queues.rows import Column, Kind, Words, table_bytes
 from .._queues.texts import texts_of_batch
 from .totals import Totals
 
+Fields = Sequence[int]
+"""The words of a ready batch's record, by the names in `Batch`: it belongs to the main process, and changes no more."""
+
+
+def samples_in(fields: Fields) -> int:
+    """Samples in a ready batch."""
+    return fields[Batch.FILLED] - fields[Batch.LEFT_OUT]
+
 
 class Delivery:
     """Builds batches in the main process."""
@@ -28,66 +36,62 @@ class Delivery:
         self._book = LayoutBook(board.control, board.arena)
         self._totals = totals
 
-    def error(self, batch: int) -> BaseException | None:
+    def error(self, fields: Fields) -> BaseException | None:
         """The error that a ready batch carries: its collation's, or that of its first failed row."""
-        board = self._board
-        if not board.field(batch, Batch.FLAGS) & Flag.ERROR:
+        if not fields[Batch.FLAGS] & Flag.ERROR:
             return None
-        memory, table = self._memory(batch), self._table(batch)
-        if board.field(batch, Batch.FLAGS) & Flag.RESULT:
-            offset = board.field(batch, Batch.RESULT)
+        memory, table = self._memory(fields), self._table(fields)
+        if fields[Batch.FLAGS] & Flag.RESULT:
+            offset = fields[Batch.RESULT]
         else:
             offset = int(next(entry for entry in table if entry[Column.KIND] == Kind.FAILED)[Column.OFFSET])
         captured: CapturedError = codec.read(memory, offset, keep=codec.copy_all)
         return captured.rebuild()
 
-    def take(self, batch: int) -> Any:
+    def take(self, fields: Fields) -> Any:
         """The batch. Its slot is lent under it, or free again if everything was copied."""
-        slot = self._board.field(batch, Batch.SLOT)
-        nbytes = self._board.field(batch, Batch.HEAP_TOP)
+        slot, nbytes = fields[Batch.SLOT], fields[Batch.HEAP_TOP]
         self._totals.bytes_delivered += nbytes
-        if self._slots.may_lend():
+        if nbytes > codec.SMALL and self._slots.may_lend():
             self._totals.batches_zero_copy += 1
-            return self._build(batch, self._slots.lend(slot, nbytes), codec.keep_large)
-        self._totals.batches_copied += 1
-        data = self._build(batch, self._memory(batch), codec.copy_all)
+            return self._build(fields, self._slots.lend(slot, nbytes), codec.keep_large)
+        if nbytes > codec.SMALL:
+            self._totals.batches_copied += 1
+        else:  # small ones are copied anyhow
+            self._totals.batches_zero_copy += 1
+        data = self._build(fields, self._memory(fields), codec.copy_all)
         self._slots.put_back(slot)
         return data
 
-    def payload(self, batch: int) -> tuple[bool, Bytes]:
+    def payload(self, fields: Fields) -> tuple[bool, Bytes]:
         """Whether a ready batch is a full one, and the bytes of its samples or its result."""
-        rows = self._board.field(batch, Batch.ROWS)
-        return self._board.filled(batch) == rows, self._memory(batch)[table_bytes(rows) :]
+        rows = fields[Batch.ROWS]
+        return samples_in(fields) == rows, self._memory(fields)[table_bytes(rows) :]
 
-    def stream_state(self, batch: int) -> bytes | None:
-        """The pickled state of a stream after `batch`, if its worker sent one."""
-        offset = self._board.field(batch, Batch.STREAM_STATE)
+    def stream_state(self, fields: Fields) -> bytes | None:
+        """The pickled state of a stream after a batch, if its worker sent one."""
+        offset = fields[Batch.STREAM_STATE]
         if not offset:
             return None
-        packed: bytes = codec.read(self._memory(batch), offset, keep=codec.copy_all)
+        packed: bytes = codec.read(self._memory(fields), offset, keep=codec.copy_all)
         return packed
 
-    def owners(self, batch: int) -> Any:
+    def owners(self, fields: Fields) -> Any:
         """The positions of the samples in a batch, those that failed and were left out included."""
-        return self._table(batch)[:, Column.OWNER] - 1
+        table = self._board.row_table(fields[Batch.SLOT], fields[Batch.ROWS])
+        return table[: fields[Batch.FILLED], Column.OWNER] - 1
 
-    def _build(self, batch: int, memory: Bytes, keep: Callable[[int], bool]) -> Any:
-        board = self._board
-        if board.field(batch, Batch.FLAGS) & Flag.RESULT:
-            return codec.read(memory, board.field(batch, Batch.RESULT), keep)
-        word = board.field(batch, Batch.LAYOUT)
+    def _build(self, fields: Fields, memory: Bytes, keep: Callable[[int], bool]) -> Any:
+        if fields[Batch.FLAGS] & Flag.RESULT:
+            return codec.read(memory, fields[Batch.RESULT], keep)
+        word = fields[Batch.LAYOUT]
         assert word not in (0, NO_LAYOUT), "a ready batch without result has rows of a layout"
         plan = self._book.layout(word)
-        texts = texts_of_batch(self._table(batch), memory) if plan.texts else []
-        rows, filled = board.field(batch, Batch.ROWS), board.field(batch, Batch.FILLED)
-        return columns.build(plan, memory, rows, filled, texts, keep)
+        texts = texts_of_batch(self._table(fields), memory) if plan.texts else []
+        return columns.build(plan, memory, fields[Batch.ROWS], fields[Batch.FILLED], texts, keep)
 
-    def _memory(self, batch: int) -> Bytes:
-        return self._board.arena.view(
-            Stretch.SLOT, self._board.field(batch, Batch.SLOT), self._board.field(batch, Batch.HEAP_TOP)
-        )
+    def _memory(self, fields: Fields) -> Bytes:
+        return self._board.arena.view(Stretch.SLOT, fields[Batch.SLOT], fields[Batch.HEAP_TOP])
 
-    def _table(self, batch: int) -> Words:
-        board = self._board
-        rows = board.row_table(board.field(batch, Batch.SLOT), board.field(batch, Batch.ROWS))
-        return rows[: board.field(batch, Batch.FILLED)]
+    def _table(self, fields: Fields) -> Words:
+        return self._board.row_table(fields[Batch.SLOT], fields[Batch.ROWS])[: fields[Batch.FILLED]]

@@ -14,7 +14,7 @@ from typing import Any
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order, Source
 from .._protocols import RemoteSide
-from .._queues.control import ControlBlock, State
+from .._queues.control import Batch, ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
 from .._scheduler.window import Window
@@ -24,7 +24,7 @@ from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .away import make_away
 from .casualties import Casualties
-from .delivery import Delivery
+from .delivery import Delivery, Fields, samples_in
 from .epochs import Epochs
 from .feeds import Epoch, Feed, StreamFeed
 from .foresight import make_foresight
@@ -168,18 +168,16 @@ class Engine:
                 self._tend()
                 if self._twins.found:
                     self._twins.tell()
+                batch = self._at_hand()
+                if batch is not None:
+                    return self._hand_over(batch)
             batch = self._await_batch()
             if batch is None:
                 self._times.look_at_once(self._current.out)
                 self._profile.save()
                 raise StopIteration
             with self._uninterrupted:
-                self._current.out.remove(batch)
-                try:
-                    return self._deliver(batch)
-                finally:
-                    self._epochs.top_up_in_time()
-                    self._away.returned(self._board.filled(batch))
+                return self._hand_over(batch)
 
     def has_batch(self) -> bool:
         """Whether `next_batch` would return, or raise, without waiting. A batch with failures that the policy has yet
@@ -197,6 +195,10 @@ class Engine:
         if self._scaler is not None:
             waiting_s = 0.0 if waiting_since is None else time.monotonic() - waiting_since
             self._scaler.look(self._board.count_ready(self._current.out), waiting_s)
+
+    def _at_hand(self) -> int | None:
+        """The batch to deliver now, if nobody has to wait for it, nor to see to failures first."""
+        return self._pick() if self._mender is None else None
 
     def _await_batch(self) -> int | None:
         """The number of the batch to deliver now; None at the end of the epoch."""
@@ -278,20 +280,30 @@ class Engine:
             with self._uninterrupted:
                 feed.out.remove(batch)
                 feed.ledger.deliver_batch(batch)
-                feed.ended(batch, self._delivery.stream_state(batch))
+                feed.ended(batch, self._delivery.stream_state(self._board.fields(batch)))
                 self._slots.put_back(self._board.take_slot(batch))
                 self._epochs.top_up()
         return None
 
-    def _deliver(self, batch: int) -> Any:
+    def _hand_over(self, batch: int) -> Any:
+        """Deliver a batch, and post others in its place."""
+        fields = self._board.fields(batch)
+        self._current.out.remove(batch)
+        try:
+            return self._deliver(batch, fields)
+        finally:
+            self._epochs.top_up_in_time()
+            self._away.returned(samples_in(fields))
+
+    def _deliver(self, batch: int, fields: Fields) -> Any:
         feed = self._current
         if isinstance(feed, StreamFeed):
             if not self._twins.is_over:
-                self._twins.look(feed.worker_of(batch), *self._delivery.payload(batch))
-            feed.delivered(batch, self._delivery.stream_state(batch))
+                self._twins.look(feed.worker_of(batch), *self._delivery.payload(fields))
+            feed.delivered(batch, self._delivery.stream_state(fields))
             feed.ledger.deliver_batch(batch)
         elif self._plan.worker.order is Order.SAMPLES_OVERTAKE:
-            tickets = self._delivery.owners(batch)
+            tickets = self._delivery.owners(fields)
             self._totals.largest_deferral = feed.deferral(tickets, self._totals.largest_deferral)
             feed.handover.add((batch, tickets))
             feed.ledger.deliver(tickets)
@@ -299,14 +311,15 @@ class Engine:
             feed.handover.add((batch, feed.ledger.tickets_of(batch)))
             feed.ledger.deliver_batch(batch)
         condemned = None if self._mender is None else self._mender.sentence(batch)
-        error = self._delivery.error(batch) if condemned is None else condemned.rebuild()
+        error = self._delivery.error(fields) if condemned is None else condemned.rebuild()
         if error is not None:
             self._slots.put_back(self._board.take_slot(batch))
             raise error
+        samples = samples_in(fields)
         self._totals.batches_delivered += 1
-        self._totals.samples_delivered += self._board.filled(batch)
-        self._window.observe(self._board.nbytes(batch), self._board.filled(batch))
-        return self._delivery.take(batch)
+        self._totals.samples_delivered += samples
+        self._window.observe(fields[Batch.HEAP_TOP], samples)
+        return self._delivery.take(fields)
 
     # ---- state and end --------------------------------------------------------------------------------------------
 

@@ -64,7 +64,10 @@ class Feed(ABC):
     @property
     def oldest(self) -> int | None:
         """The oldest batch that is not delivered, or has a straggler among its tickets."""
-        return min((n for n in (self.ledger.oldest, *self.out[:1]) if n is not None), default=None)
+        oldest = self.ledger.oldest
+        if not self.out:
+            return oldest
+        return self.out[0] if oldest is None else min(oldest, self.out[0])
 
     def deferral(self, positions: npt.NDArray[np.int64], known: int) -> int:
         """How many batches a sample has fallen behind its own turn, at most: of those at these positions, which are

@@ -33,10 +33,9 @@ class Foresight:
 
     def look(self) -> None:
         """Read what workers have noted since the last time."""
-        for worker, since in enumerate(self._read):
-            notes, self._read[worker] = read_costs(self._board.control, worker, since)
-            for key, seconds in notes:
-                self._profile.costs.learn(key, seconds, self._profile.made.threshold)
+        notes, self._read = read_costs(self._board.control, self._read)
+        for key, seconds in notes:
+            self._profile.costs.learn(key, seconds, self._profile.made.threshold)
         for name, seconds in self._stages.new_notes():
             self._profile.made.note_stage(name, seconds)
         if self._window.delivered != self._delivered:

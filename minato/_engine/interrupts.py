@@ -23,10 +23,11 @@ class Uninterrupted:
         self._previous: Any = None
         self._noted: FrameType | None = None
         self._depth = 0
+        self._main = threading.main_thread().ident
 
     def __enter__(self) -> None:
         # An interrupt may come until the handler is in place: nothing may have been changed by then.
-        if self._depth == 0 and threading.get_ident() == threading.main_thread().ident:
+        if self._depth == 0 and threading.get_ident() == self._main:
             previous = _signal.getsignal(_SIGINT)
             if callable(previous):
                 _signal.signal(_SIGINT, self._note)

@@ -20,7 +20,7 @@ from .totals import Totals
 
 __all__ = ["KeptProfile", "SampleTimes", "make_profile", "queue_lengths"]
 
-PERIOD_S = 0.02  # seconds between looks; a worker keeps the times of its last 64 runs, of about 10 ms each
+PERIOD_S = 0.05  # seconds between looks; a worker keeps the times of its last 64 runs, of about 10 ms each
 
 
 Rule = tuple[str | float | None, str | float | None, int]
@@ -115,25 +115,27 @@ class SampleTimes:
 
     def look_at_once(self, out: Sequence[int]) -> None:
         """The same, whenever the last time was."""
-        for worker, since in enumerate(self._read):
-            runs, self._read[worker] = self._board.read_times(worker, since)
-            if runs:
-                self._count([run for run in runs if run[0] >= 0], self._profile.made)
-                self._count([(-samples, took) for samples, took in runs if samples < 0], self._profile.cached)
-            self._count_parks(worker)
+        runs, self._read = self._board.read_times(self._read)
+        if runs:
+            self._count([run for run in runs if run[0] >= 0], self._profile.made)
+            self._count([(-samples, took) for samples, took in runs if samples < 0], self._profile.cached)
+        self._count_parks()
         threshold = self._profile.made.threshold
         self._board.set_threshold(threshold)
         if self._foresight is not None:
             self._foresight.look()
         self._queues.look(self._board, out, self._totals, threshold)
 
-    def _count_parks(self, worker: int) -> None:
-        before, now = self._parks[worker], self._board.count_parks(worker)
-        self._parks[worker] = now
-        self._totals.samples_parked += now - before if now >= before else now  # a new worker counts anew
+    def _count_parks(self) -> None:
+        before, self._parks = self._parks, self._board.count_parks()
+        if self._parks != before:
+            for then, now in zip(before, self._parks, strict=True):
+                self._totals.samples_parked += now - then if now >= then else now  # a new worker counts anew
 
     def _count(self, runs: Sequence[tuple[int, int]], kind: CostProfile) -> None:
         """(samples, nanoseconds) of runs of one kind."""
+        if not runs:
+            return
         counts = [max(1, samples) for samples, _ in runs]
         costs = [nanoseconds * 1e-9 / samples for (_, nanoseconds), samples in zip(runs, counts, strict=True)]
         slow = kind.observe_runs(costs, counts)

@@ -59,7 +59,7 @@ class Pace:
         return self._board.state(out[0]) == State.READY == self._board.state(out[middle])
 
     def _is_anybody_at_work(self) -> bool:
-        return any(self._board.phase(worker) == Phase.FETCHING for worker in range(self._board.control.records_here))
+        return Phase.FETCHING in self._board.control.phases(self._board.control.records_here)
 
     def _open_tickets(self) -> int:
         """Tickets that nobody has taken, as far as there are workers for them."""

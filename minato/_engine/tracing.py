@@ -17,11 +17,13 @@ import torch
 
 from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
+from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast
+from .delivery import Fields, samples_in
 from .engine import Engine
 from .feeds import Epoch
 from .hangs import Patience
@@ -120,17 +122,26 @@ class TracedEngine(Engine):
         self.log.event(Kind.EPOCH, _now(), index=self._epochs.number)
         self._recorder.flush()
 
+    def _at_hand(self) -> int | None:
+        start_ns = _now()
+        batch = super()._at_hand()
+        if batch is not None:
+            self._note_wait(batch, start_ns, _READY)
+        return batch
+
     def _await_batch(self) -> int | None:
         start_ns, waits = _now(), self._totals.waits
         batch = super()._await_batch()
         if batch is not None:
-            flags = _READY if self._totals.waits == waits else 0
-            now_ns = _now()
-            self._put(_WAIT, start_ns, now_ns - start_ns, batch, 1, self._pool_number, flags=flags)
-            if now_ns >= self._look_ns:
-                self._look_ns = now_ns + QUEUES_PERIOD_NS
-                self._note_queues()
+            self._note_wait(batch, start_ns, _READY if self._totals.waits == waits else 0)
         return batch
+
+    def _note_wait(self, batch: int, start_ns: int, flags: int) -> None:
+        now_ns = _now()
+        self._put(_WAIT, start_ns, now_ns - start_ns, batch, 1, self._pool_number, flags=flags)
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + QUEUES_PERIOD_NS
+            self._note_queues()
 
     def _note_queues(self) -> None:
         """What is left besides the batch that is about to be delivered."""
@@ -140,9 +151,9 @@ class TracedEngine(Engine):
         parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
         self.log.queue("parked", parked, changes_only=True)
 
-    def _deliver(self, batch: int) -> Any:
-        self.log.delivered(batch, self._board.filled(batch), self._board.nbytes(batch))
-        return super()._deliver(batch)
+    def _deliver(self, batch: int, fields: Fields) -> Any:
+        self.log.delivered(batch, samples_in(fields), fields[Batch.HEAP_TOP])
+        return super()._deliver(batch, fields)
 
     def next_batch(self) -> Any:
         self._recorder.tell()

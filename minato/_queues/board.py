@@ -14,7 +14,7 @@ import time
 
 from .._errors import InternalError
 from .arena import Arena, Stretch
-from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
+from .control import BATCH_WORDS, PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
 from .rows import Column, Kind, Words, table, table_bytes
 
 ALONE = 1 << 60  # added to an orphan's batch: its tickets are to be fetched with nothing beside them
@@ -37,6 +37,13 @@ class Board:
     def field(self, batch: int, field: int) -> int:
         """One word of a batch's record, for whoever the batch belongs to at the moment. Takes no lock."""
         return self._words[self.control.batch(batch) + field]
+
+    def fields(self, batch: int) -> list[int]:
+        """All words of a batch's record, by the names in `Batch`, as they are now: one look in place of many. For
+        whoever the batch belongs to. Takes no lock."""
+        at = self.control.batch(batch)
+        fields: list[int] = self._words[at : at + BATCH_WORDS].tolist()
+        return fields
 
     def bind_slot(self, batch: int) -> int:
         """The slot of a batch, taken from the free ones if it has none yet."""

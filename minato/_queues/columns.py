@@ -10,12 +10,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from .layout import Branch, Layout, Leaf, Node, NoLayout, Text, is_plain
 from .mapping import Bytes, prefault
 
 _WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
+_NUMPY_DTYPES = {
+    torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+}
+"""Those that both libraries know."""
 
 
 # The classes below walk a structure with methods, not with a function that calls itself through its closure: such a
@@ -161,8 +170,8 @@ class _Builder:
 
     def build(self, node: Node, in_sequence: bool) -> Any:
         if isinstance(node, Leaf):
-            column = _tensor_over(self._memory, next(self._offsets), node, self._filled)
-            return column if self._keep(node.row_bytes * self._filled) else column.clone()
+            copied = not self._keep(node.row_bytes * self._filled)
+            return _tensor_over(self._memory, next(self._offsets), node, self._filled, copied)
         if isinstance(node, Text):  # default_collate passes on what it transposed: tuples below a sequence
             return tuple(next(self._texts)) if in_sequence else next(self._texts)
         children = [self.build(child, node.type is not dict) for child in node.children]
@@ -178,11 +187,17 @@ def assemble(node: Branch, children: list[Any], collated: bool) -> Any:
     return tuple(children) if node.type is tuple else node.type(*children)
 
 
-def _tensor_over(memory: Bytes, offset: int, leaf: Leaf, rows: int) -> torch.Tensor:
+def _tensor_over(memory: Bytes, offset: int, leaf: Leaf, rows: int, copied: bool = False) -> torch.Tensor:
+    """The first rows of a column, where they are, or `copied`."""
     count = rows * leaf.row_bytes // leaf.dtype.itemsize
     if count == 0:
         return torch.empty((rows, *leaf.shape), dtype=leaf.dtype)
-    return torch.frombuffer(memory, dtype=leaf.dtype, count=count, offset=offset).view(rows, *leaf.shape)
+    dtype = _NUMPY_DTYPES.get(leaf.dtype)
+    if dtype is not None:  # in numpy's terms as far as possible: torch takes twice the time, and more when it is cold
+        column: npt.NDArray[Any] = np.ndarray((rows, *leaf.shape), dtype, memory, offset)
+        return torch.from_numpy(column.copy() if copied else column)
+    tensor = torch.frombuffer(memory, dtype=leaf.dtype, count=count, offset=offset).view(rows, *leaf.shape)
+    return tensor.clone() if copied else tensor
 
 
 def _array_over(column: torch.Tensor, leaf: Leaf) -> Any:

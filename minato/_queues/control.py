@@ -315,10 +315,14 @@ class ControlBlock:
         """Index of the first word of a worker's record."""
         return self._worker_base + worker * _WORKER_WORDS
 
+    def of_workers(self, field: int, workers: int) -> list[int]:
+        """One word of the records of each of the first `workers` workers."""
+        first = self._worker_base + field
+        return self.words[first : first + workers * _WORKER_WORDS : _WORKER_WORDS].tolist()
+
     def phases(self, workers: int) -> list[int]:
         """What each of the first `workers` workers said it was doing."""
-        first = self._worker_base + Worker.PHASE
-        return self.words[first : first + workers * _WORKER_WORDS : _WORKER_WORDS].tolist()
+        return self.of_workers(Worker.PHASE, workers)
 
     def parked(self, worker: int, entry: int) -> int:
         """Index of the first word of an entry of a worker's temp queue."""
@@ -342,9 +346,17 @@ class ControlBlock:
         """Index of the first word about what a worker's slow samples cost."""
         return self._costs_base + worker * _COSTS_WORDS
 
+    def cost_counts(self, workers: int) -> list[int]:
+        """The first of these words, of each of the first `workers` workers."""
+        return self.words[self._costs_base : self.costs(workers) : _COSTS_WORDS].tolist()
+
     def stage_notes(self, worker: int) -> int:
         """Index of the first word about what the stages of a worker's samples took; see `stage_notes`."""
         return self._stages_base + worker * _STAGE_WORDS
+
+    def stage_counts(self, field: int, workers: int) -> list[int]:
+        """One of these words, of each of the first `workers` workers."""
+        return self.words[self._stages_base + field : self.stage_notes(workers) : _STAGE_WORDS].tolist()
 
     def orphan(self, count: int) -> int:
         """Index of the first word of the orphan ring's entry `count`."""

@@ -88,11 +88,13 @@ def note_cost(control: ControlBlock, worker: int, key: int, seconds: float) -> N
     words[at] = count + 1
 
 
-def read_costs(control: ControlBlock, worker: int, since: int) -> tuple[list[tuple[int, float]], int]:
-    """(key, seconds) of a worker's notes from number `since` on, as far as they are kept, and the number to go on
-    from. A note that is overwritten meanwhile is read as the newer one, or as half of each: it is a hint."""
-    words, at = control.words, control.costs(worker)
-    now = words[at]
-    first = max(since, now - COSTS_PER_WORKER)
-    entries = (at + 1 + 2 * (count % COSTS_PER_WORKER) for count in range(first, now))
-    return [(words[entry], words[entry + 1] * 1e-9) for entry in entries], now
+def read_costs(control: ControlBlock, since: Sequence[int]) -> tuple[list[tuple[int, float]], list[int]]:
+    """(key, seconds) of the workers' notes from the numbers in `since` on, as far as they are kept, and the numbers to
+    go on from. A note that is overwritten meanwhile is read as the newer one, or as half of each: it is a hint."""
+    words, now, notes = control.words, control.cost_counts(len(since)), []
+    for worker, (before, count) in enumerate(zip(since, now, strict=True)):
+        if count != before:
+            at = control.costs(worker) + 1
+            entries = (at + 2 * (n % COSTS_PER_WORKER) for n in range(max(before, count - COSTS_PER_WORKER), count))
+            notes += [(words[entry], words[entry + 1] * 1e-9) for entry in entries]
+    return notes, now

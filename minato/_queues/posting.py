@@ -206,18 +206,21 @@ class PostingBoard(Board):
         """Whether workers here may take what is set aside when they have nothing else to do. They have to be woken."""
         self._words[Header.AWAY_SHARED] = shared
 
-    def read_times(self, worker: int, since: int) -> tuple[list[tuple[int, int]], int]:
-        """(samples, nanoseconds) of a worker's runs from number `since` on, as far as they are kept, and the number to
-        go on from; samples that came from a cache are counted below zero. Takes no lock: a run that is overwritten
-        meanwhile is read as the newer one."""
-        words, now = self._words, self._words[self.control.worker(worker) + Worker.TIMES]
-        first = max(since, now - TIMES_PER_WORKER) if since <= now else 0  # a new worker counts anew
-        places = (self.control.times(worker, count) for count in range(first, now))
-        return [(words[at], words[at + 1]) for at in places], now
+    def read_times(self, since: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+        """(samples, nanoseconds) of the workers' runs from the numbers in `since` on, as far as they are kept, and the
+        numbers to go on from; samples that came from a cache are counted below zero. Takes no lock: a run that is
+        overwritten meanwhile is read as the newer one."""
+        words, now, runs = self._words, self.control.of_workers(Worker.TIMES, len(since)), []
+        for worker, (before, count) in enumerate(zip(since, now, strict=True)):
+            if count != before:
+                first = max(before, count - TIMES_PER_WORKER) if before < count else 0  # a new worker counts anew
+                places = (self.control.times(worker, number) for number in range(first, count))
+                runs += [(words[at], words[at + 1]) for at in places]
+        return runs, now
 
-    def count_parks(self, worker: int) -> int:
-        """Times a worker has put a sample aside since it was started."""
-        return self._words[self.control.worker(worker) + Worker.PARKS]
+    def count_parks(self) -> list[int]:
+        """Times each worker here has put a sample aside since it was started."""
+        return self.control.of_workers(Worker.PARKS, self.control.records_here)
 
     def count_waiting(self, batches: Sequence[int]) -> tuple[int, int]:
         """Finished samples in those of `batches` that are not complete: made within the threshold, and later. For

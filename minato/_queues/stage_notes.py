@@ -65,13 +65,11 @@ class StageReader:
         """(name, seconds) of what was noted since the last time, as far as it is kept. A note that is overwritten
         meanwhile is read as the newer one, or as half of each: they are for statistics."""
         words, found = self._control.words, []
-        for worker, since in enumerate(self._read):
-            at = self._control.stage_notes(worker)
-            now = words[at + NOTES]
+        before, self._read = self._read, self._control.stage_counts(NOTES, len(self._read))
+        for worker, (since, now) in enumerate(zip(before, self._read, strict=True)):
             if now == since:
                 continue
-            self._read[worker] = now
-            names = self._names[worker]
+            at, names = self._control.stage_notes(worker), self._names[worker]
             names += _names(self._control, worker, len(names))
             for count in range(max(since, now - STAGE_NOTES), now):
                 entry = at + _RING + 2 * (count % STAGE_NOTES)

@@ -28,6 +28,8 @@ class Window:
         """Batches so far."""
         self.sample_bytes = 0.0
         """Of the last of them."""
+        self.size = self._fitting()
+        """Batches that may be in flight: asked for several times a batch, worked out when something changes."""
 
     def observe(self, batch_bytes: int, rows: int = 1) -> None:
         """A batch of that size and so many samples was delivered. Growth counts at once, shrinking slowly."""
@@ -36,18 +38,19 @@ class Window:
         self.sample_bytes = batch_bytes / self._rows
         before = batch_bytes if self._batch_bytes is None else self._batch_bytes
         self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
+        self.size = self._fitting()
 
     def resize(self, most: int) -> None:
         """The plan's number has changed."""
         self._most = max(1, most)
+        self.size = self._fitting()
 
     def widen(self, extra: int) -> None:
         """So many batches more than the plan's number: for work that is under way elsewhere."""
         self._extra = max(0, extra)
+        self.size = self._fitting()
 
-    @property
-    def size(self) -> int:
-        """Batches that may be in flight."""
+    def _fitting(self) -> int:
         if self._batch_bytes is None:
             return min(self._first, self._most) if not self._depth else self._first
         most = self._most + math.ceil(self._most * self._depth / self._rows) + self._extra
