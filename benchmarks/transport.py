@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader
 from benchmarks import harness, process_tree, workloads
 from benchmarks.harness import Arm, Case, Measure, Results, Target, Verdict
 from benchmarks.workloads import Workload
+from minato.bench.running import StolenTime
 
 OUR_CLASS = "minato:DataLoader"
 LoaderClass = Callable[..., Any]
@@ -211,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(cases)}", file=sys.stderr)
         return 64
 
-    began, machine = time.monotonic(), harness.machine()
+    began, machine, stolen = time.monotonic(), harness.machine(), StolenTime()
     print("  ".join(f"{key} {value}" for key, value in machine.items()), flush=True)
     print(f"medians of {options.repeats} (min .. max); class in the minato arms: {options.cls}\n", flush=True)
     judged, records = [], []
@@ -226,9 +227,16 @@ def main(argv: list[str] | None = None) -> int:
 
     seconds = time.monotonic() - began
     print(harness.format_summary(judged))
-    print(f"\nexactly once in every epoch measured; {seconds:.0f} s")
+    share = stolen.share()
+    print(f"\nexactly once in every epoch measured; {seconds:.0f} s; {share:.0%} of the CPU time went to other guests")
     if options.json:
-        document = {"machine": machine, "class": options.cls, "quick": options.quick, "seconds": seconds}
+        document = {
+            "machine": machine,
+            "class": options.cls,
+            "quick": options.quick,
+            "seconds": seconds,
+            "stolen": share,
+        }
         options.json.write_text(json.dumps({**document, "repeats": options.repeats, "cases": records}, indent=1))
     bad = {"MISSED", "tie"} if options.strict else {"MISSED"}
     return int(any(verdict.outcome in bad for _, verdicts in judged for verdict in verdicts))

@@ -74,7 +74,7 @@ def build(workload: Workload, cores: int) -> Built:
     step_s = workload.fixed_step_s
     if workload.load is not None:
         step_s = workload.batch_size * cost_s / capacity / workload.load
-    short = workload.make(max(workload.batch_size * 4, workload.length // (workers if workload.waits else 2)))
+    short = workload.make(max(workload.batch_size * 2, workload.length // (workers if workload.waits else 2)))
     return Built(workload, dataset, short, workers, cost_s, step_s, capacity)
 
 
@@ -93,18 +93,18 @@ def mean_cost(dataset: Any, at_most_s: float = 0.5) -> float:
 
 
 WORKLOADS: tuple[Workload, ...] = (
-    Workload("cheap", "3x32x32 images in memory", CheapImages, 20_000, 256),
+    Workload("cheap", "3x32x32 images in memory", CheapImages, 16_000, 256),
     Workload("large", "3x224x224 float images", BigImages, 768, 64),
     Workload(
         "tokens", "16 to 512 tokens, padded by collate_fn", Tokens, 10_000, 64, arguments={"collate_fn": pad_tokens}
     ),
-    Workload("images", "JPEG decoding", realistic.JpegImages, 144, 16, load=0.9),
-    Workload("volumes", "3D crops, one in five slow", realistic.Volumes, 48, 4, load=0.9),
+    Workload("images", "JPEG decoding", realistic.JpegImages, 112, 16, load=0.9),
+    Workload("volumes", "3D crops, one in five slow", realistic.Volumes, 40, 4, load=0.9),
     Workload(
         "uneven",
         "waits of 5 ms on average, log-normal",
         lambda length: realistic.UnevenWaits(realistic.lognormal_costs(length, 0.005)),
-        600,
+        480,
         16,
         waits=True,
         load=0.9,
@@ -113,10 +113,10 @@ WORKLOADS: tuple[Workload, ...] = (
         "tail",
         "2 ms, one sample in a hundred 100 times that",
         lambda length: realistic.UnevenWaits(realistic.heavy_tailed_costs(length, 0.002)),
-        800,
+        600,
         16,
         waits=True,
         load=0.9,
     ),
-    Workload("remote", "115 kB objects, 20 ms away", realistic.RemoteObjects, 208, 16, waits=True, load=0.9),
+    Workload("remote", "115 kB objects, 20 ms away", realistic.RemoteObjects, 160, 16, waits=True, load=0.9),
 )

@@ -119,28 +119,55 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys:
     assert told.count("\n") == 1
 
 
-def test_a_budget_drops_later_rounds_and_never_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_a_budget_goes_to_the_pairs_that_are_least_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     from minato.bench import running
 
-    made: list[tuple[str, int]] = []
+    made: list[str] = []
+    rates = {"clear": 3.0, "close": 1.02, "slow": 0.6}
 
     class Fake:
+        """Every visit takes ten seconds."""
+
         def __init__(self, workload: Workload, cores: int) -> None:
-            self.workload = workload
+            self.name = workload.name
 
         def round(self, number: int, seconds: float, tell: object) -> None:
-            made.append((self.workload.name, number))
+            self.visit("torch", seconds, tell)
+            self.visit("minato", seconds, tell)
+
+        def visit(self, arm: str, seconds: float, tell: object) -> None:
+            made.append(f"{self.name}: {arm}")
             clock[0] += 10.0
 
+        def seconds_of(self, *arms: str) -> float:
+            return 10.0 * len(arms)
+
         def results(self) -> list[ArmResult]:
-            return []
+            pair = (("torch", None, 1.0), ("minato", "torch", rates[self.name]))
+            return [
+                ArmResult(self.name, arm, against, rate, (rate, rate), 1, None, 1, None, 1, 1, 1, 1)
+                for arm, against, rate in pair
+            ]
 
     clock = [0.0]
     monkeypatch.setattr(running, "Race", Fake)
     monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
-    both = [replace(TINY, name="a"), replace(TINY, name="b")]
-    running.run(both, 2, 0.1, 2, print, budget_s=35.0)
-    assert made == [("a", 0), ("b", 0), ("a", 1)]
+    workloads = [replace(TINY, name=name) for name in rates]
+    running.run(workloads, 1, 0.1, 2, print, budget_s=109.0)
+    assert made[:6] == [f"{name}: {arm}" for name in rates for arm in ("torch", "minato")], "all of them once, whatever"
+    assert made[6:] == ["slow: torch", "slow: minato", "close: torch", "close: minato"]
     made.clear()
-    running.run(both, 2, 0.1, 2, print)
-    assert len(made) == 4
+    running.run(workloads, 2, 0.1, 2, print)
+    assert len(made) == 12
+
+
+def test_time_that_other_guests_took_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from collections import namedtuple
+
+    from minato.bench import running
+
+    times = namedtuple("times", "user idle steal")
+    clock = iter([times(10.0, 10.0, 0.0), times(12.0, 17.0, 1.0)])
+    monkeypatch.setattr(running.psutil, "cpu_times", lambda: next(clock))
+    stolen = running.StolenTime()
+    assert stolen.share() == pytest.approx(0.1)
