@@ -60,8 +60,8 @@ class RemoteWork(Protocol):
     def asked(self) -> None:
         """The consumer asks for a batch."""
 
-    def returned(self, samples: int) -> None:
-        """It got one."""
+    def returned(self, samples: int, waited_s: float) -> None:
+        """It got one, and waited so many seconds for it: what `next` itself takes is not among them."""
 
     def look(self) -> Orders:
         """See what has happened since the last call."""

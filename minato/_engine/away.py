@@ -29,8 +29,8 @@ class Nobody:
     def asked(self) -> None:
         """The consumer asks for a batch."""
 
-    def returned(self, samples: int) -> None:
-        """It got one."""
+    def returned(self, samples: int, waited_s: float) -> None:
+        """It got one, and waited so many seconds for it: what `next` itself takes is not among them."""
 
     def look(self) -> bool:
         """See what has happened; True if what was in hand elsewhere is to be posted again."""
@@ -61,8 +61,8 @@ class Away(Nobody):
     def asked(self) -> None:
         self._work.asked()
 
-    def returned(self, samples: int) -> None:
-        self._work.returned(samples)
+    def returned(self, samples: int, waited_s: float) -> None:
+        self._work.returned(samples, waited_s)
 
     def wake(self) -> None:
         if self._holder is not None:

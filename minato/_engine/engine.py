@@ -78,6 +78,8 @@ class Engine:
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
         self._delivery = Delivery(self._board, self._slots, totals)
+        self._waited_s = 0.0
+        """For the batch that is being handed over."""
         self._window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
         with contextlib.ExitStack() as undo:  # what is there already, if the rest cannot be had
             undo.callback(keeper.give_back, self._memory)
@@ -212,8 +214,9 @@ class Engine:
                 continue  # it became ready in between
             if batch is not None:
                 if waiting_since is not None:
+                    self._waited_s = time.monotonic() - waiting_since
                     self._totals.waits += 1
-                    self._totals.wait_seconds += time.monotonic() - waiting_since
+                    self._totals.wait_seconds += self._waited_s
                 return batch
             if not self._current.out:
                 if self._current.exhausted:
@@ -293,7 +296,8 @@ class Engine:
             return self._deliver(batch, fields)
         finally:
             self._epochs.top_up_in_time()
-            self._away.returned(samples_in(fields))
+            self._away.returned(samples_in(fields), self._waited_s)
+            self._waited_s = 0.0
 
     def _deliver(self, batch: int, fields: Fields) -> Any:
         feed = self._current

@@ -71,12 +71,12 @@ class Work:
             self._controller.epoch_began()
         self._asked = self._clock()
 
-    def returned(self, samples: int) -> None:
+    def returned(self, samples: int, waited_s: float) -> None:
         now = self._clock()
         if self._returned >= 0:
             period_s = CPU_EVERY_S.get(self._controller.stage)
             cpu_s = 0.0 if period_s is None else self._cpu.since_last(now, period_s)
-            self._controller.delivered(samples, self._asked - self._returned, now - self._asked, cpu_s)
+            self._controller.delivered(samples, now - self._returned - waited_s, waited_s, cpu_s)
         self._returned = now
 
     def look(self) -> Orders:

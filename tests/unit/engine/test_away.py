@@ -1,10 +1,12 @@
 """A remote side that cannot be had: the loader says so, and nothing half-started remains."""
 
+import time
 from typing import Any
 
 import pytest
 
 import minato
+from minato._protocols import Orders
 
 
 class Unwilling:
@@ -39,3 +41,62 @@ def test_an_epoch_whose_remote_side_fails_to_begin_leaves_nothing_behind() -> No
             iter(loader)
     loader.close()
     assert offload.closed == 1
+
+
+class Listening(Unwilling):
+    """An `offload=` that takes no work, and notes how long the consumer waited for each batch."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def attach(self, seat: Any) -> Any:
+        return self
+
+    due = time.monotonic() + 3600
+    keeps_batches = False
+
+    def set_aside(self, tickets: int) -> int:
+        return 0
+
+    def asked(self) -> None: ...
+
+    def returned(self, samples: int, waited_s: float) -> None:
+        self.waits.append(waited_s)
+
+    def look(self) -> Orders:
+        return _NOTHING
+
+    def recall(self, why: str) -> Orders:
+        return _NOTHING
+
+    def detach(self) -> None: ...
+
+
+_NOTHING = Orders()
+
+
+class Slow:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.seconds)
+        return index
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_only_waiting_for_a_batch_counts_as_waiting_not_what_next_itself_takes(in_order: bool) -> None:
+    def waits_of(sample_s: float, until_ready: bool) -> list[float]:
+        offload = Listening()
+        with minato.DataLoader(Slow(sample_s), 4, num_workers=1, in_order=in_order, offload=offload) as loader:
+            for number, _ in enumerate(loader, 1):
+                while until_ready and number < len(loader) and not loader.stats().batches_ready:
+                    time.sleep(0.01)
+            assert sum(offload.waits) == pytest.approx(loader.stats().wait_seconds)
+        return offload.waits
+
+    assert sum(waits_of(sample_s=0.05, until_ready=False)[1:]) > 0.01
+    assert waits_of(sample_s=0.0, until_ready=True)[1:] == [0.0] * 5
