@@ -21,7 +21,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, get_worker_info
 
 import minato
-from minato.errors import ForkHazardWarning
+from minato.errors import ForkHazardWarning, RepeatedStreamWarning
 
 from .copies import in_a_copy
 from .data import Big, Rows, die
@@ -486,3 +486,21 @@ def test_25_workers_use_one_thread_and_the_cores_of_their_parent():
         assert batches == [[[1, core], [1, core]]]
         assert len(told) == 1
         assert "Our suggested max number of worker in current system is 1" in told.pop()
+
+
+class WholeForEach(IterableDataset):
+    """A stream that is not divided among the workers."""
+
+    def __iter__(self):
+        return iter(range(24))
+
+
+@pytest.mark.filterwarnings("error::minato.errors.RepeatedStreamWarning")
+def test_a_warning_of_repeated_streams_that_is_made_an_error_costs_no_batch():
+    loader = minato.DataLoader(WholeForEach(), batch_size=4, num_workers=2)
+    iterator, batches = iter(loader), []
+    with pytest.raises(RepeatedStreamWarning):
+        while True:
+            batches.append(next(iterator))
+    batches += list(iterator)
+    assert sorted(torch.cat(batches).tolist()) == sorted([*range(24)] * 2)
