@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from .._errors import CapturedError
 from .._queues import codec, columns
 from .._queues.arena import Stretch
-from .._queues.board import NO_LAYOUT
+from .._queues.board import NO_LAYOUT, Fields, samples_in
 from .._queues.control import Batch, Flag
 from .._queues.layout_book import LayoutBook
 from .._queues.leases import Slots
@@ -17,14 +17,6 @@ from .._queues.posting import PostingBoard
 from .._queues.rows import Column, Kind, Words, table_bytes
 from .._queues.texts import texts_of_batch
 from .totals import Totals
-
-Fields = Sequence[int]
-"""The words of a ready batch's record, by the names in `Batch`: it belongs to the main process, and changes no more."""
-
-
-def samples_in(fields: Fields) -> int:
-    """Samples in a ready batch."""
-    return fields[Batch.FILLED] - fields[Batch.LEFT_OUT]
 
 
 class Delivery:

@@ -14,6 +14,7 @@ from typing import Any
 from .._errors import InternalError, LoaderClosed, WorkerDied
 from .._plan import LoaderPlan, Order, Source
 from .._protocols import RemoteSide
+from .._queues.board import Fields, samples_in
 from .._queues.control import Batch, ControlBlock, State
 from .._queues.posting import PostingBoard
 from .._records import LoaderStats
@@ -24,7 +25,7 @@ from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .away import make_away
 from .casualties import Casualties
-from .delivery import Delivery, Fields, samples_in
+from .delivery import Delivery
 from .epochs import Epochs
 from .feeds import Epoch, Feed, StreamFeed
 from .foresight import make_foresight
@@ -290,14 +291,13 @@ class Engine:
 
     def _hand_over(self, batch: int) -> Any:
         """Deliver a batch, and post others in its place."""
-        fields = self._board.fields(batch)
+        fields, waited_s, self._waited_s = self._board.fields(batch), self._waited_s, 0.0
         self._current.out.remove(batch)
         try:
             return self._deliver(batch, fields)
         finally:
             self._epochs.top_up_in_time()
-            self._away.returned(samples_in(fields), self._waited_s)
-            self._waited_s = 0.0
+            self._away.returned(samples_in(fields), waited_s)
 
     def _deliver(self, batch: int, fields: Fields) -> Any:
         feed = self._current

@@ -17,13 +17,13 @@ import torch
 
 from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
+from .._queues.board import Fields, samples_in
 from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast
-from .delivery import Fields, samples_in
 from .engine import Engine
 from .feeds import Epoch
 from .hangs import Patience

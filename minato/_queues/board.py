@@ -11,6 +11,7 @@ free row of its epoch's open batch; since each published batch brings as many ro
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from .._errors import InternalError
 from .arena import Arena, Stretch
@@ -19,6 +20,14 @@ from .rows import Column, Kind, Words, table, table_bytes
 
 ALONE = 1 << 60  # added to an orphan's batch: its tickets are to be fetched with nothing beside them
 NO_LAYOUT = -1  # layout word of a batch whose rows all go through the heap
+
+Fields = Sequence[int]
+"""The words of a batch's record, by the names in `Batch`. Of a ready batch: it changes no more."""
+
+
+def samples_in(fields: Fields) -> int:
+    """Samples in a ready batch."""
+    return fields[Batch.FILLED] - fields[Batch.LEFT_OUT]
 
 
 class Board:
@@ -38,12 +47,11 @@ class Board:
         """One word of a batch's record, for whoever the batch belongs to at the moment. Takes no lock."""
         return self._words[self.control.batch(batch) + field]
 
-    def fields(self, batch: int) -> list[int]:
-        """All words of a batch's record, by the names in `Batch`, as they are now: one look in place of many. For
-        whoever the batch belongs to. Takes no lock."""
+    def fields(self, batch: int) -> Fields:
+        """All words of a batch's record as they are now: one look in place of many. For whoever the batch belongs to.
+        Takes no lock."""
         at = self.control.batch(batch)
-        fields: list[int] = self._words[at : at + BATCH_WORDS].tolist()
-        return fields
+        return self._words[at : at + BATCH_WORDS].tolist()
 
     def bind_slot(self, batch: int) -> int:
         """The slot of a batch, taken from the free ones if it has none yet."""

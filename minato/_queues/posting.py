@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from .._records import EarlyStart, Hand
 from . import codec, messages
 from .arena import Stretch
-from .board import NO_LAYOUT, Board
+from .board import NO_LAYOUT, Board, samples_in
 from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
 from .early import offer, stepped_over
 from .keys import Keys, bare, read_keys, unpickled, write_keys
@@ -150,11 +150,7 @@ class PostingBoard(Board):
 
     def filled(self, batch: int) -> int:
         """Samples in a ready batch."""
-        return self.field(batch, Batch.FILLED) - self.field(batch, Batch.LEFT_OUT)
-
-    def nbytes(self, batch: int) -> int:
-        """Bytes of its slot that a ready batch takes."""
-        return self.field(batch, Batch.HEAP_TOP)
+        return samples_in(self.fields(batch))
 
     def phase(self, worker: int) -> int:
         """What a worker said it was doing."""

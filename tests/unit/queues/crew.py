@@ -256,7 +256,7 @@ class Crew:
         slot, rows = self.board.field(batch, Batch.SLOT), self.board.field(batch, Batch.ROWS)
         owners = self.board.row_table(slot, rows)[:, Column.OWNER] - 1
         if self.collates:
-            memory = self.arena.view(Stretch.SLOT, slot, self.board.nbytes(batch))
+            memory = self.arena.view(Stretch.SLOT, slot, self.board.field(batch, Batch.HEAP_TOP))
             samples = codec.read(memory, self.board.field(batch, Batch.RESULT), codec.copy_all)
         else:
             samples = self.column(slot, rows).tolist()
