@@ -133,9 +133,10 @@ class S3Dataset(Dataset[Any]):
         return S3File(self.key(index), reader=self.reader, **options)
 
     def _number(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range: the dataset has {len(self)} samples")
-        return index + len(self) if index < 0 else int(index)
+        count = len(self.index.sizes)
+        if not -count <= index < count:
+            raise IndexError(f"index {index} is out of range: the dataset has {count} samples")
+        return index + count if index < 0 else int(index)
 
     def _sample(self, key: str, data: bytes | bytearray) -> Any:
         sample = data if self.decode is None else self.decode(data)

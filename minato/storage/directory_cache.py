@@ -28,7 +28,7 @@ from .locks import exclusive
 
 Read = TypeVar("Read", bytes, bytearray)
 _TRAILER = struct.Struct("<QQ8s")
-_MARK = b"minato\x00\x01"
+_MARK = b"minato\x00\x02"
 _LEDGER = struct.Struct("<QQ")  # bytes, objects
 _SHARE_OF_DISK = 0.8  # of what is free when the directory is first used, where no limit is given
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

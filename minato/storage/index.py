@@ -46,12 +46,13 @@ class Index:
 
     def key(self, number: int) -> str:
         """The key of an object."""
-        start = int(self.key_ends[number - 1]) if number else 0
-        return self.keys[start : int(self.key_ends[number])].decode()
+        ends = self.key_ends
+        return self.keys[ends.item(number - 1) if number else 0 : ends.item(number)].decode()
 
     def etag(self, number: int) -> str:
         """Its ETag when it was listed."""
-        return bytes(self.etags[number]).decode()
+        etag: bytes = self.etags.item(number)
+        return etag.decode()
 
     def objects(self) -> Iterator[ObjectInfo]:
         """All of it, object by object."""

@@ -133,10 +133,10 @@ class MemoryCache:
     def _find(self, digest: bytes) -> int | None:
         """The table place of an entry, or the empty one where it would go; None if the table has neither."""
         first, second = _words_of(digest)
-        place = second & (self._places - 1)
+        place, item = second & (self._places - 1), self._table.item
         for _ in range(self._places):
-            found = int(self._table[place, _HASH])
-            if found == 0 or (found == first and int(self._table[place, _HASH + 1]) == second):
+            found = item(place, _HASH)
+            if found == 0 or (found == first and item(place, _HASH + 1) == second):
                 return place
             place = (place + 1) & (self._places - 1)
         return None

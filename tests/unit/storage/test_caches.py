@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch.utils.data
 from hypothesis import given
@@ -180,6 +181,25 @@ def test_checksum_notices_any_changed_byte(data: bytes, draw: Any) -> None:
         changed[place] ^= draw.draw(st.integers(1, 255))
         assert checksum(bytes(changed)) != checksum(data)
     assert checksum(data + b"\0") != checksum(data)
+
+
+@pytest.mark.parametrize("pages", [2, 30, 5_000])
+def test_checksum_notices_pages_that_are_missing_misplaced_or_changed(pages: int) -> None:
+    """Of few pages, of many, of more than there are weights at hand; with a piece of a page and of a word behind."""
+    data = np.random.default_rng(pages).bytes(pages * 4096 + 1003)
+    right = checksum(data)
+    first, last = slice(0, 4096), slice((pages - 1) * 4096, pages * 4096)
+    for place in (first, last):
+        torn = bytearray(data)
+        torn[place] = bytes(4096)
+        assert checksum(torn) != right
+        changed = bytearray(data)
+        changed[place.start + 7] ^= 0x80
+        assert checksum(changed) != right
+    swapped = bytearray(data)
+    swapped[first], swapped[last] = swapped[last], swapped[first]
+    assert checksum(swapped) != right
+    assert checksum(bytearray(data)) == right
 
 
 def test_sizes_in_words() -> None:
