@@ -35,8 +35,8 @@ import minato
 from minato._pipeline.looking import choose_indices, look
 from minato.diagnose.rates import measure_rate
 
-BOUND_ROUNDS = 3
-COST_SLICES = 14
+BOUND_ROUNDS = 7
+COST_TURNS = 40
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -140,20 +140,27 @@ def bound() -> Iterator[Row]:
         dataset = minato.StagedDataset(Load(Burn(0.0005)), [First(Burn(costs[0])), Second(Burn(costs[1]))], 4000)
         loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
         indices = choose_indices(dataset, 4000)
-        limits: list[float] = []
-        rates = dict.fromkeys(range(CORES + 2), 0.0)
-        for _ in range(BOUND_ROUNDS):  # in turn: what else the machine does comes and goes
-            limits.append(minato.diagnose(loader, max_seconds=5.0).best.rate)
-            for n in rates:
-                rates[n] = max(rates[n], measure_rate(loader, indices, 1.0, num_workers=n).batches_s)
-        best, limit = max(rates.values()), statistics.median(limits)
-        every = ", ".join(f"{limit:.1f}" for limit in limits)
-        swept = ", ".join(f"{n}: {rate:.1f}" for n, rate in rates.items())
+        limits, free = list[float](), list[float]()
+        rates: dict[int, list[float]] = {n: [] for n in range(CORES + 2)}
+        for _ in range(BOUND_ROUNDS):
+            # In turn, and medians of both sides: cores of a virtual machine are now faster, now slower, by tens of per
+            # cent in minutes, and the best of many single figures would be the luckiest moment, not the best setting.
+            found = minato.diagnose(loader, max_seconds=5.0)
+            limits.append(found.best.rate)
+            free.append(found.seen.measurement.usable_cores)
+            for n, measured in rates.items():
+                measured.append(measure_rate(loader, indices, 1.5, num_workers=n).batches_s)
+        swept = {n: statistics.median(measured) for n, measured in rates.items()}
+        best = max(swept, key=lambda n: swept[n])
+        ratio = statistics.median(limits) / swept[best]
+        each = [limit / rate for limit, rate in zip(limits, rates[best], strict=True)]
         yield Row(
             f"upper limit / best of a sweep, {costs}",
-            f"{limit / best:.3f} (limits {every}; best rates by workers {swept})",
+            f"{ratio:.3f}, by round {min(each):.3f} to {max(each):.3f} (limit {statistics.median(limits):.1f} with "
+            f"{statistics.median(free):.2f} cores; rates by workers "
+            f"{', '.join(f'{n}: {rate:.1f}' for n, rate in swept.items())}; medians of {BOUND_ROUNDS})",
             "1.00 to 1.15",
-            1.0 <= limit / best <= 1.15,
+            1.0 <= ratio <= 1.15,
         )
 
 
@@ -333,7 +340,7 @@ class Slices:
 
     def __init__(self, seconds: float, batches: int, watched: bool) -> None:
         self._batches = batches
-        count = (COST_SLICES + 4) * batches * 16
+        count = (2 * COST_TURNS + 8) * batches * 16
         dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], count)
         self._loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
         self._watch = minato.diagnose.watch(self._loader) if watched else contextlib.nullcontext()
@@ -366,23 +373,31 @@ class Slices:
 
 
 def cost() -> Iterator[Row]:
-    """Slices of both in turn. CPU time is what counts: wall time hangs on what else the machine does."""
-    for seconds, batches in ((0.001, 24), (0.00005, 160)):
-        plain, watched = (Slices(seconds, batches, is_watched) for is_watched in (False, True))
-        walls, cpus = [], []
-        for turn in range(COST_SLICES):
-            pair = (plain, watched) if turn % 2 else (watched, plain)
-            taken = {one: one.take() for one in pair}
-            walls.append(taken[watched][0] / taken[plain][0])
-            cpus.append(taken[watched][1] / taken[plain][1])
-        for one in (plain, watched):
+    """Short slices in turn of one loader that is watched and of two that are not, forth and back. CPU time is what
+    counts: wall time hangs on what else the machine does. The two that are alike say how far noise goes."""
+    for seconds, batches in ((0.001, 12), (0.00005, 100)):
+        loaders = {name: Slices(seconds, batches, name == "watched") for name in ("plain", "watched", "alike")}
+        cpus: dict[str, list[float]] = {name: [] for name in loaders}
+        walls: dict[str, list[float]] = {name: [] for name in loaders}
+        for _ in range(COST_TURNS):
+            wall, cpu = dict.fromkeys(loaders, 0.0), dict.fromkeys(loaders, 0.0)
+            for name in (*loaders, *reversed(loaders)):  # forth and back: what drifts meanwhile meets all alike
+                wall_s, cpu_s = loaders[name].take()
+                wall[name] += wall_s
+                cpu[name] += cpu_s
+            for name in loaders:
+                walls[name].append(wall[name] / wall["plain"])
+                cpus[name].append(cpu[name] / cpu["plain"])
+        for one in loaders.values():
             one.close()
-        wall, cpu = statistics.median(walls), statistics.median(cpus)
+        figures = {name: (statistics.median(cpus[name]), statistics.median(walls[name])) for name in loaders}
+        noise = statistics.stdev(cpus["alike"]) * 1.25 / COST_TURNS**0.5  # standard error of a median
         yield Row(
             f"watched / not watched, {seconds * 1e3:g} ms samples",
-            f"CPU {cpu:.3f}, wall {wall:.3f}",
+            f"CPU {figures['watched'][0]:.3f}, wall {figures['watched'][1]:.3f} (alike: CPU {figures['alike'][0]:.3f}, "
+            f"wall {figures['alike'][1]:.3f}; standard error {noise:.3f})",
             "CPU <= 1.03",
-            cpu <= 1.03,
+            figures["watched"][0] <= 1.03,
         )
 
 

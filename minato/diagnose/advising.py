@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from .._pipeline.cache import MEMORY_SHARE
 from .._pipeline.planning import CachePoint
 from .._workers.copies import _weigh_if_large
 from .._workers.walk import search
-from .bound import CONSUMER, PLACES, Bound
+from .bound import CONSUMER, CPU, PLACES, Bound
 from .measuring import Seen
-from .predicting import Setting, cache_choice, machine_bound, places_needed, predict
+from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, undisturbed
+from .records import Measurement
 
 WORTH_SAYING = 1.05  # times as fast
 COPIED_BYTES = 200 << 20  # in each worker, from which on copies are worth a word
@@ -39,23 +40,25 @@ class Advice:
     """"high", "medium" or "low"."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Arguments of the loader to change; empty: it is to be changed elsewhere."""
+    is_urgent: bool = False
+    """It makes all else slow, by how much is not predicted."""
 
 
 def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
-    """The most worthwhile first; each prediction counts on those before it."""
-    return (*_about_rate(loader, seen), *_mistakes(loader, seen))
+    """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses."""
+    alone = replace(seen, measurement=undisturbed(seen.measurement))
+    return (*_about_rate(loader, alone, _confidence(seen)), *_mistakes(loader, seen))
 
 
 # ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
 
 
-def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
+def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     if now.limit == CONSUMER or _consumer_is_slower(seen, now):
         yield from _prefetch(loader, seen, now)
         return
-    sure = _confidence(seen)
     rate = now.rate
     point = None
     if getattr(loader, "cache", None) is None:
@@ -66,8 +69,9 @@ def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
             rate = max(rate, after)
             yield Advice(
                 f"cache samples after {point.stages[-1]!r}",
-                f"{' and '.join(map(repr, point.stages))} always give the same for the same sample; "
-                f"{point.share:.0%} of the samples fit ({point.total_bytes / 1e6:,.0f} MB), from the second epoch on",
+                f"{' and '.join(map(repr, point.stages))} always give{'s' * (len(point.stages) == 1)} the same for the "
+                f"same sample; {point.share:.0%} of the samples fit ({_megabytes(point.total_bytes)}), from the second "
+                f"epoch on",
                 rate,
                 sure,
                 {"cache": f"after:{point.stages[-1]}"},
@@ -75,6 +79,18 @@ def _about_rate(loader: Any, seen: Seen) -> Iterator[Advice]:
         else:
             point = None
     yield from _workers(seen, point, rate, sure)
+
+
+def _megabytes(nbytes: float) -> str:
+    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else "less than 1 MB"
+
+
+def _workers_in_words(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
+
+
+def _cores_in_words(count: float) -> str:
+    return f"{count:g} core{'s' * (count != 1)}"
 
 
 def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]:
@@ -95,24 +111,24 @@ def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> It
         fetches = math.ceil(setting.workers / cores)
         if best > WORTH_SAYING * rate:
             yield Advice(
-                f"fetch {fetches} samples at once in each of {cores} workers",
+                f"fetch {fetches} samples at once in each of {_workers_in_words(cores)}",
                 "samples wait most of their time for something that is not the CPU, and threads wait for less memory "
-                "than processes",
+                "than processes. Threads share the dataset: if it is not made for that, use as many workers instead",
                 best,
                 "medium",
                 {"num_workers": cores, "fetcher": "threaded", "num_fetch_workers": fetches},
             )
     elif setting.workers > workers and best > WORTH_SAYING * rate:
         yield Advice(
-            f"use {setting.workers} workers instead of {workers}",
-            f"{_held_up(seen)}; there are {measurement.cores:g} cores",
+            f"use {_workers_in_words(setting.workers)} instead of {workers}",
+            f"{_held_up(seen)}; the machine has {_cores_in_words(measurement.cores)} for it",
             best,
             sure,
             {"num_workers": setting.workers},
         )
     elif workers > max(1, setting.workers) and workers > cores + 1:
         yield Advice(
-            f"use {max(1, setting.workers)} workers instead of {workers}",
+            f"use {_workers_in_words(max(1, setting.workers))} instead of {workers}",
             "more of them do not make samples faster, they only take memory and turns on the same cores",
             max(best, rate),
             sure,
@@ -132,10 +148,14 @@ def _held_up(seen: Seen) -> str:
     measurement = seen.measurement
     if measurement.workers == 0:
         return "samples are made in the training loop's own process, one at a time"
-    waiting = sum(max(0.0, stage.wall_s - stage.cpu_s) for stage in measurement.stages)
-    if waiting > 0.5 * sum(stage.wall_s for stage in measurement.stages):
+    if _mostly_waits(measurement):
         return "workers wait most of their time for something that is not the CPU"
     return "the workers are all busy, and cores are left"
+
+
+def _mostly_waits(measurement: Measurement) -> bool:
+    waiting = sum(max(0.0, stage.wall_s - stage.cpu_s) for stage in measurement.stages)
+    return waiting > 0.5 * sum(stage.wall_s for stage in measurement.stages)
 
 
 def _has_threads() -> bool:
@@ -175,8 +195,8 @@ def _prefetch(loader: Any, seen: Seen, now: Bound) -> Iterator[Advice]:
 
 
 def _confidence(seen: Seen) -> str:
-    change = seen.measurement.rate_change
-    return "high" if change < 0.03 else "medium" if change < 0.15 else "low"
+    change, is_disturbed = seen.measurement.rate_change, seen.measurement.others_cores > 0
+    return "high" if change < 0.03 and not is_disturbed else "medium" if change < 0.15 else "low"
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------
@@ -190,6 +210,15 @@ def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
             "let this process use more cores",
             f"it is pinned to one of {present} cores, and its workers with it: something called sched_setaffinity, or "
             f"it was started with taskset or by a scheduler that binds it (OMP_PROC_BIND, numactl, srun --cpu-bind)",
+            None,
+            "high",
+            is_urgent=True,
+        )
+    if measurement.others_cores and not _mostly_waits(measurement):
+        yield Advice(
+            "let the loader have the cores to itself",
+            f"other programs on this machine, or other guests of its host, used {measurement.others_cores:.1f} of "
+            f"{_cores_in_words(measurement.cores)} while this was measured; predictions count on all of it",
             None,
             "high",
         )
@@ -209,6 +238,7 @@ def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
             f"threadpoolctl.threadpool_limits(1); or set OMP_NUM_THREADS=1 before Python starts",
             None,
             "medium",
+            is_urgent=True,
         )
     copied = sum(weight.bytes for _, weight in search(loader.dataset, "dataset", _weigh_if_large))
     if measurement.workers > 1 and copied > COPIED_BYTES:
@@ -234,16 +264,17 @@ def limit_in_words(bound: Bound, seen: Seen, as_configured: bool = True) -> str:
     """What holds the rate, for somebody who knows nothing of the model; as the loader is, or with as many workers as
     one likes."""
     measurement = seen.measurement
+    cores, others = measurement.cores, measurement.others_cores
+    taken = f", {others:.1f} of {'it' if cores == 1 else 'them'} with other programs" if others else ""
+    busy = "its only core is busy" if cores == 1 else f"all {cores:g} cores are busy"
     words = {
-        "cpu": f"the CPU: all {measurement.cores:g} cores are busy"
-        if as_configured
-        else f"its {measurement.cores:g} cores",
+        CPU: f"the CPU: {busy}{taken}" if as_configured else f"its {_cores_in_words(cores)}{taken}",
         PLACES: f"the number of workers ({measurement.workers})",
         "memory": "memory for samples in the making",
         "storage": f"the storage, which gives {(measurement.storage_bytes_s or 0) / 1e6:,.0f} MB/s",
         CONSUMER: "your own loop",
         "sequential": "what the main process does for each batch",
     }
-    if as_configured and bound.limit in ("cpu", PLACES) and measurement.workers == 0:
+    if as_configured and bound.limit in (CPU, PLACES) and measurement.workers == 0:
         return "one process doing everything in turn (num_workers=0)"
     return words.get(bound.limit, bound.limit)

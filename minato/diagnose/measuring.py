@@ -90,7 +90,10 @@ def measure(
         measurement = replace(measurement, storage_bytes_s=storage_bytes_s)
     if point is not None:
         measurement = with_cache(measurement, seen, point)
-    return Seen(replace(measurement, crowding=_crowding(measurement, busy)), seen, storage, inner)
+    own_cpu_s = rate.main_cpu_s if loader.num_workers == 0 else rate.workers_cpu_s
+    measurement = eased(measurement, (own_cpu_s, busy.workers_cpu_s))
+    measurement = replace(measurement, crowding=_crowding(measurement, busy), free_cores=busy.free_cores)
+    return Seen(measurement, seen, storage, inner)
 
 
 def _cache_point(loader: Any, seen: Look) -> CachePoint | None:
@@ -123,10 +126,30 @@ def _own_rate(
     return measure_rate(loader, few, seconds * 2 / 3, step, 2 + filling, **kept, **changes)
 
 
+def eased(measurement: Measurement, runs_cpu_s: Sequence[float | None]) -> Measurement:
+    """With stages that cost no more CPU time than the loader's own runs took for a batch. Cores are now faster, now
+    slower, and a limit that a loader has passed already is none."""
+    alone_s = _alone_s(measurement)
+    shares = [cpu_s / alone_s for cpu_s in runs_cpu_s if cpu_s] if alone_s > 0 else []
+    share = max(LEAST_CROWDING, min([1.0, *shares]))
+    stages = [
+        stage
+        if stage.is_sequential
+        else replace(stage, cpu_least_s=share * (stage.cpu_s if stage.cpu_least_s is None else stage.cpu_least_s))
+        for stage in measurement.stages
+    ]
+    return replace(measurement, stages=tuple(stages))
+
+
+def _alone_s(measurement: Measurement) -> float:
+    """CPU seconds of a batch, as far as it is made in workers."""
+    return sum(stage.demand.cpu_s for stage in model(measurement) if not stage.demand.is_sequential)
+
+
 def _crowding(measurement: Measurement, busy: Rate) -> float:
     """How many times the CPU time of a batch alone it takes in workers when all cores are busy: they share caches and
     memory, often execution units too, and the loader's own work is in it. 1 where that is not known."""
-    alone_s = sum(stage.demand.cpu_s for stage in model(measurement) if not stage.demand.is_sequential)
+    alone_s = _alone_s(measurement)
     if busy.workers_cpu_s is None or alone_s <= 0:
         return 1.0
     return min(MOST_CROWDING, max(LEAST_CROWDING, busy.workers_cpu_s / alone_s))

@@ -51,16 +51,25 @@ def _scaled(demand: Demand, share: float) -> Demand:
 
 def resources_of(measurement: Measurement, places: float | None, with_consumer: bool = True) -> Resources:
     """What there is, with so many places in workers; None: as many as one likes."""
-    # Cores that are all busy get less done, each; fewer places than cores leave some of them idle.
-    is_crowded = places is None or places >= measurement.cores
     return Resources(
-        cores=measurement.cores / measurement.crowding if is_crowded else measurement.cores,
+        cores=measurement.usable_cores,
         places=places,
         storage_bytes_s=measurement.storage_bytes_s,
         memory_bytes=measurement.memory_bytes,
         bytes_per_place=max((stage.bytes_out / max(1, stage.completions) for stage in measurement.stages), default=0.0),
         step_s=measurement.step_s if with_consumer else None,
     )
+
+
+def _crowded(demands: Sequence[Demand], measurement: Measurement, places: float | None) -> list[Demand]:
+    """With the CPU time that stages take in workers when all cores are busy. Fewer places than cores leave some idle.
+    What the main process does was measured beside busy workers."""
+    if places is not None and places < measurement.cores:
+        return list(demands)
+    return [
+        demand if demand.is_sequential else replace(demand, cpu_s=demand.cpu_s * measurement.crowding)
+        for demand in demands
+    ]
 
 
 def predict(measurement: Measurement, setting: Setting, with_consumer: bool = True) -> Bound:
@@ -71,14 +80,24 @@ def predict(measurement: Measurement, setting: Setting, with_consumer: bool = Tr
         wall = sum(demand.wall_s for demand in demands)
         whole = [replace(demand, is_sequential=False) for demand in demands]
         step = measurement.step_s or 0.0 if with_consumer else 0.0
-        found = solve(whole, replace(resources_of(measurement, 1.0, False), cores=min(1.0, measurement.cores)))
+        found = solve(whole, replace(resources_of(measurement, 1.0, False), cores=min(1.0, measurement.usable_cores)))
         return replace(found, rate=min(found.rate, 1.0 / max(wall + step, 1e-12)))
-    return solve(demands, resources_of(measurement, setting.workers * setting.concurrency, with_consumer))
+    places = setting.workers * setting.concurrency
+    return solve(_crowded(demands, measurement, places), resources_of(measurement, places, with_consumer))
 
 
 def machine_bound(measurement: Measurement, cache: CachePoint | None = None) -> Bound:
-    """The bound of this machine, whatever the number of workers."""
-    return solve(demands_of(measurement, Setting(1, 1, cache)), resources_of(measurement, None))
+    """The bound of this machine, whatever the number of workers: no workers at all may be best, or what there is."""
+    demands = _crowded(demands_of(measurement, Setting(1, 1, cache)), measurement, None)
+    now = Setting(measurement.workers, measurement.concurrency, cache)
+    bounds = [solve(demands, resources_of(measurement, None)), predict(measurement, now)]
+    return max(bounds, key=lambda bound: bound.rate)
+
+
+def undisturbed(measurement: Measurement) -> Measurement:
+    """The same with nobody else on the cores. Others come and go: what a loader should be set to does not hang on
+    them."""
+    return replace(measurement, free_cores=None)
 
 
 def places_needed(measurement: Measurement, cache: CachePoint | None, target: float) -> int:

@@ -1,15 +1,18 @@
-"""How fast a loader is, by running one like it: batches per second until that is steady, and the CPU time it takes."""
+"""How fast a loader is, by running one like it: batches per second until that is steady, the CPU time it takes, and
+what other programs leave of the cores meanwhile."""
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from .machine import CoresTime, cores_time
 from .rebuilding import measuring_loader, no_word_of_workers
 
 LEAST_S, TOLERANCE = 0.6, 0.01
@@ -30,6 +33,8 @@ class Rate:
     """Seconds per batch that the given step took."""
     workers_cpu_s: float | None = None
     """CPU seconds of all workers per batch; None: there were none, or it could not be seen."""
+    free_cores: float | None = None
+    """Cores' worth of time that was there for it, with what others used left out; None: it could not be seen."""
     first_s: float = 0.0
     """Seconds from the start of the epoch to its first batch: workers are started in it."""
 
@@ -72,7 +77,7 @@ def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, 
     began, cpu = time.monotonic(), time.thread_time()
     taken, stretch, step_s, change = 0, max(0.15, max_seconds / 30), 0.0, math.inf
     rates: list[float] = []
-    workers = WorkersCpu(batches)
+    usage = Usage(batches)
     mark = began + stretch
     while True:
         batch = next(batches)
@@ -87,45 +92,100 @@ def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, 
             rates.append(taken / (now - began - step_s))
             change = max((abs(rates[-1] / old - 1) for old in rates[-3:-1]), default=math.inf)
             mark = now + stretch
-            workers.look(taken)
+            usage.look(taken)
             if len(rates) >= 3 and change < TOLERANCE and now - began > LEAST_S:
                 break
         if now > deadline:
             break
     elapsed = time.monotonic() - began - (step_s if step is not None else 0.0)
     used = max(0.0, time.thread_time() - cpu)
-    workers.look(taken)
+    usage.look(taken)
     own_s = step_s / taken if step is not None else None
-    return Rate(taken / elapsed, min(change, 1.0), used / taken, own_s, workers.least_s())
+    return Rate(taken / elapsed, min(change, 1.0), used / taken, own_s, usage.least_s(), usage.free_cores())
 
 
-class WorkersCpu:
-    """CPU time of an iterator's worker processes, looked at now and then."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What had been used at one moment."""
+
+    at_s: float
+    batches: int
+    """Taken so far."""
+    main_cpu_s: float
+    workers_cpu_s: float | None
+    """None: there are no workers, or the system does not tell."""
+    delay_s: float
+    """That our threads wanted to run and had no core."""
+    cores: CoresTime | None
+
+
+class Usage:
+    """What an iterator's processes use of the cores, and what others do, looked at now and then."""
 
     def __init__(self, batches: Any) -> None:
         self._pids = _pids_of(batches)
-        self._looks: list[tuple[int, float]] = []
-        """Batches taken, and CPU seconds used so far."""
+        self._looks: list[Look] = []
         self.look(0)
 
     def look(self, taken: int) -> None:
         """Note what was used until so many batches were taken."""
-        used = None if self._pids is None else _cpu_s(self._pids)
-        if used is None:
-            self._pids = None
-        else:
-            self._looks.append((taken, used))
+        workers = None if self._pids is None else _scheduled(self._pids)
+        main = _scheduled([os.getpid()])
+        delay = sum(one.delay_s for one in (workers, main) if one is not None)
+        used = None if workers is None else workers.cpu_s
+        self._looks.append(Look(time.monotonic(), taken, time.process_time(), used, delay, cores_time()))
 
     def least_s(self) -> float | None:
-        """Seconds per batch in the part of the time with the least; None: not known."""
-        if self._pids is None or self._looks[-1][0] == 0:
+        """CPU seconds of the workers per batch in the part of the time with the least; None: not known."""
+        return least_cpu_s(self._looks)
+
+    def free_cores(self) -> float | None:
+        """Cores' worth of time that there was for us, in the part of the time with the most; None: not known."""
+        return free_cores(self._looks, has_workers=self._pids is not None)
+
+
+def least_cpu_s(looks: Sequence[Look]) -> float | None:
+    """CPU seconds of the workers per batch in the part of the time with the least; None: not known."""
+    each = []
+    for first, last in _parts(looks):
+        if first.workers_cpu_s is None or last.workers_cpu_s is None:
             return None
-        step = max(1, (len(self._looks) - 1) // PARTS)
-        marks = [*self._looks[:-1:step][:PARTS], self._looks[-1]]
-        spans = [(last[0] - first[0], last[1] - first[1]) for first, last in pairwise(marks)]
-        each = [seconds / batches for batches, seconds in spans if batches >= FEWEST_BATCHES]
-        whole = (self._looks[-1][1] - self._looks[0][1]) / self._looks[-1][0]
-        return min([*each, whole])
+        each.append((last.workers_cpu_s - first.workers_cpu_s) / (last.batches - first.batches))
+    return min(each, default=None)
+
+
+def free_cores(looks: Sequence[Look], has_workers: bool) -> float | None:
+    """Cores' worth of time that there was for us, in the part of the time with the most; None: not known.
+
+    What we used and what nobody used was there for us. It would have been more if we had not wanted it: of what we did
+    want, we got a share, and of all cores we would have got that much. The greater of both, since a limit is wanted.
+    """
+    each = []
+    for first, last in _parts(looks):
+        if first.cores is None or last.cores is None:
+            return None
+        used = last.main_cpu_s - first.main_cpu_s
+        if has_workers:
+            if first.workers_cpu_s is None or last.workers_cpu_s is None:
+                return None
+            used += last.workers_cpu_s - first.workers_cpu_s
+        delayed = max(0.0, last.delay_s - first.delay_s)
+        seconds = last.at_s - first.at_s
+        ours = last.cores.count * seconds - (last.cores.stolen_s - first.cores.stolen_s)
+        got = used / (used + delayed) if used > 0 else 1.0
+        each.append(max(used + last.cores.idle_s - first.cores.idle_s, ours * got) / seconds)
+    return max(each, default=None)
+
+
+def _parts(looks: Sequence[Look]) -> Iterator[tuple[Look, Look]]:
+    """The whole time, and its parts, as far as these have enough batches."""
+    if len(looks) < 2 or looks[-1].batches == looks[0].batches:
+        return
+    yield looks[0], looks[-1]
+    step = max(1, (len(looks) - 1) // PARTS)
+    for first, last in pairwise([*looks[:-1:step][:PARTS], looks[-1]]):
+        if last.batches - first.batches >= FEWEST_BATCHES:
+            yield first, last
 
 
 def _pids_of(batches: Any) -> list[int] | None:
@@ -136,13 +196,23 @@ def _pids_of(batches: Any) -> list[int] | None:
     return list(pids.values()) or None
 
 
-def _cpu_s(pids: Sequence[int]) -> float | None:
-    """What all threads of these processes have used; None: one has ended, or the system does not tell."""
-    total = 0
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    """What the threads of some processes had, and what they had to wait for it."""
+
+    cpu_s: float
+    delay_s: float
+
+
+def _scheduled(pids: Sequence[int]) -> _Scheduled | None:
+    """Of all threads of these processes; None: one has ended, or the system does not tell."""
+    cpu, delay = 0, 0
     try:
         for pid in pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                total += int((task / "schedstat").read_text().split()[0])
+                words = (task / "schedstat").read_text().split()
+                cpu += int(words[0])
+                delay += int(words[1])
     except (OSError, IndexError, ValueError):
         return None
-    return total * 1e-9
+    return _Scheduled(cpu * 1e-9, delay * 1e-9)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 LOAD, TRANSFORM, COLLATE, TRANSFER, CACHE = "load", "transform", "collate", "transfer", "(cache)"
 """Kinds of stages."""
+OTHERS_SHARE = 0.1  # of the cores' time, below which it is not worth a word that others use it
+LEAST_CORES = 0.1  # to count on, however busy others are: they end some time
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Measurement:
     """Memory that is available."""
     crowding: float = 1.0
     """Times as much CPU time as alone that a batch takes when all cores are busy."""
+    free_cores: float | None = None
+    """Of `cores`, what other programs and the host's other guests left while it was measured; None: not known."""
     is_live: bool = False
     """Measured while training, in the loader's own workers."""
 
@@ -76,6 +80,17 @@ class Measurement:
     def batches(self) -> float:
         """Batches that the measured samples make."""
         return self.samples / self.batch_size
+
+    @property
+    def usable_cores(self) -> float:
+        """Cores' worth of time that there is for the loader."""
+        return self.cores if self.free_cores is None else min(self.cores, max(LEAST_CORES, self.free_cores))
+
+    @property
+    def others_cores(self) -> float:
+        """Cores' worth of time that others use; 0 where that is too little to matter."""
+        used = self.cores - self.usable_cores
+        return used if used > OTHERS_SHARE * self.cores else 0.0
 
     @property
     def slots(self) -> int:

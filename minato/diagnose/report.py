@@ -7,11 +7,13 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .advising import Advice, limit_in_words
-from .bound import CONSUMER, Bound
+from .._pipeline.cache import MEMORY_SHARE
+from .._pipeline.planning import NoCache, choose
+from .advising import INNER_THREADS, WORTH_SAYING, Advice, limit_in_words
+from .bound import CONSUMER, STORAGE, Bound
 from .measuring import Seen
 from .model import StageModel, bottleneck, model
-from .predicting import Setting, machine_bound, predict, stage_shares
+from .predicting import Setting, machine_bound, predict, stage_shares, undisturbed
 
 _COLUMNS = ("stage", "time", "CPU", "wall", "rate/core", "cores used", "size", "read", "")
 _SURE = {"high": "sure", "medium": "fairly sure", "low": "not sure: the measurement was unsteady"}
@@ -32,6 +34,8 @@ class Diagnosis:
     sureness: str
     """"high", "medium" or "low"."""
     advice: tuple[Advice, ...]
+    no_cache: str = ""
+    """Why no cache is proposed; empty: one is, or there is one."""
 
     @property
     def rate(self) -> float | None:
@@ -59,8 +63,15 @@ class Diagnosis:
         stage = next(stage for stage in self.stages if stage.name == self.bottleneck)
         demand = stage.demand
         waits = demand.wall_s - demand.cpu_s > 0.5 * demand.wall_s
-        does = "waiting, not computing" if waits else "computing"
+        threads = self.seen.inner_threads > INNER_THREADS
+        does = "computing in several threads" if threads else "waiting, not computing" if waits else "computing"
         limit = limit_in_words(self.now, self.seen)
+        if demand.is_sequential:
+            return (
+                f"The bottleneck is handing batches over to your loop ({stage.name!r}), which takes the main process "
+                f"{_seconds(demand.wall_s)} for each; what holds the rate at {self.rate or self.now.rate:,.1f} "
+                f"batches/s is {limit}"
+            )
         return (
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
             f"{does}; what holds the rate at {self.rate or self.now.rate:,.1f} batches/s is {limit}"
@@ -74,20 +85,33 @@ class Diagnosis:
         worth = [one for one in self.advice if one.rate is not None]
         if worth:
             last = worth[-1]
-            steps = ", and ".join(one.what for one in worth)
-            now = self.rate or self.now.rate
-            return (
-                f"Do this: {steps}: {last.rate:,.1f} batches/s predicted, {(last.rate or 0) / now:.1f} times as many."
-            )
-        others = [one.what for one in self.advice]
-        if others:
-            return f"Do this: {', and '.join(others)}."
+            steps = ", and ".join(one.what for one in self.advice if one.is_urgent or one.rate is not None)
+            others = " with the cores to itself" if self.seen.measurement.others_cores else ""
+            times = (last.rate or 0) / self._rate_alone()
+            gain = f", {times:.1f} times as many" if times >= WORTH_SAYING else ""
+            return f"Do this: {steps}: {last.rate:,.1f} batches/s predicted{others}{gain}."
+        steps = ", and ".join(one.what for one in self.advice)
+        do = f"Do this: {steps}. " if steps else ""
         if self.bottleneck == CONSUMER:
-            return "Nothing about the loader needs to change."
-        return (
-            f"The loader's arguments are right for this machine; to go faster, make {self.bottleneck!r} cheaper, or "
-            f"use more {'storage bandwidth' if self.best.limit == 'storage' else 'cores'}."
-        )
+            return do or "Nothing about the loader needs to change."
+        right = "" if steps else "the loader's arguments are right for this machine; "
+        rest = f"{right}to go faster, {self._faster()}."
+        return f"{do}{rest[0].upper()}{rest[1:]}"
+
+    def _faster(self) -> str:
+        """What would help where no argument of the loader does."""
+        more = "storage bandwidth" if self.best.limit == STORAGE else "cores"
+        if any(stage.name == self.bottleneck and stage.demand.is_sequential for stage in self.stages):
+            return f"hand over more samples at a time (a larger batch_size), or use more {more}"
+        return f"make {self.bottleneck!r} cheaper, or use more {more}"
+
+    def _rate_alone(self) -> float:
+        """The rate now, or what it would be if nobody else used the cores: predictions count on all of them."""
+        measurement = self.seen.measurement
+        if self.rate is not None and not measurement.others_cores:
+            return self.rate
+        setting = Setting(measurement.workers, measurement.concurrency)
+        return max(self.rate or 0.0, predict(undisturbed(measurement), setting).rate)
 
     def table(self) -> str:
         """The stages, one per line, in plain text."""
@@ -117,17 +141,20 @@ class Diagnosis:
         lines = [self.verdict, "", self.table(), "", *self._limits()]
         for number, one in enumerate(self.advice, 1):
             rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
-            changes = ", ".join(f"{name}={value!r}" for name, value in one.changes.items())
+            given = [f"{name}={value!r}" for name, value in one.changes.items()]
+            changes = ", ".join(change for change in given if change not in one.what)
             lines += ["", f"{number}. {one.what[0].upper()}{one.what[1:]}{f' ({changes})' if changes else ''}."]
             lines.append(f"   Because {one.reason}.{rate}")
         return "\n".join(lines)
 
     def _limits(self) -> list[str]:
         measured = "" if self.rate is None else f"; measured: {self.rate:,.1f}, {self.share_of_bound:.0%} of it"
+        cache = [f"no cache is proposed: {self.no_cache}"] if self.no_cache else []
         return [
             f"upper limit as configured: {self.now.rate:,.1f} batches/s{measured}",
             f"upper limit of this machine: {self.best.rate:,.1f} batches/s, held by "
             f"{limit_in_words(self.best, self.seen, as_configured=False)}",
+            *cache,
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,6 +177,7 @@ class Diagnosis:
             "machine_bound": asdict(self.best),
             "stages": [{**asdict(stage), **sizes.get(stage.name, {})} for stage in self.stages],
             "advice": [asdict(one) for one in self.advice],
+            "no_cache": self.no_cache,
             "measurement": asdict(self.seen.measurement),
             "storage": None if self.seen.storage is None else asdict(self.seen.storage),
         }
@@ -205,7 +233,18 @@ def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:
     slots = 1 if loader.num_workers == 0 else measurement.slots
     worst = bottleneck(stages, slots, measurement.cores)
     name = CONSUMER if now.limit == CONSUMER else worst.name
-    return Diagnosis(seen, stages, now, machine_bound(measurement), name, _sureness(seen, stages, worst), advice)
+    sureness = _sureness(seen, stages, worst)
+    return Diagnosis(seen, stages, now, machine_bound(measurement), name, sureness, advice, _no_cache(loader, seen))
+
+
+def _no_cache(loader: Any, seen: Seen) -> str:
+    """Why no result can be kept; empty: it can, or it is kept already."""
+    measurement = seen.measurement
+    if getattr(loader, "cache", None) is not None or not measurement.dataset_samples:
+        return ""
+    limit = int(MEMORY_SHARE * (measurement.memory_bytes or 0))
+    choice = choose(seen.look, "auto", measurement.dataset_samples, limit)
+    return choice.reason if isinstance(choice, NoCache) else ""
 
 
 def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel) -> str:

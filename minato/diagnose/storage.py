@@ -23,7 +23,7 @@ LEVELS = (1, 2, 4, 8, 16, 32)
 MORE = 1.08  # times as many bytes as before make another level worth it
 ENOUGH = 0.92  # of the most bytes per second: the least parallelism that gives it is the knee
 CPU_BOUND = 0.75  # cores' worth of CPU time from which on it is not the storage that was measured
-SETTLE_SHARE = 0.3  # of each level's time, which does not count: what was in a buffer comes faster
+SETTLE_SHARE = 0.5  # of each level's time, which does not count: what was in a buffer comes faster, and lasts a while
 BLOCK_BYTES = 1 << 20
 
 

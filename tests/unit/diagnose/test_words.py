@@ -1,0 +1,122 @@
+"""The first line for somebody who knows nothing of loaders, from measurements made up for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import minato
+from minato._pipeline.judging import Randomness
+from minato._pipeline.looking import Look, choose_indices, look
+from minato.diagnose.advising import advise
+from minato.diagnose.measuring import Seen
+from minato.diagnose.records import COLLATE, LOAD, TRANSFER, Measurement, StageMeasurement
+from minato.diagnose.report import Diagnosis, conclude
+
+DATA = TensorDataset(torch.arange(64))
+LOADING = StageMeasurement("load", LOAD, completions=80, cpu_s=0.8, wall_s=0.8)
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+BUSY = Measurement(
+    stages=(LOADING,), samples=80, batch_size=8, dataset_samples=64, workers=2, concurrency=1, prefetch=2, cores=2.0,
+    rate=24.0, rate_change=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def looked() -> Look:
+    return look(DATA, choose_indices(DATA, 4), 1.0)
+
+
+def said(looked: Look, measurement: Measurement, **options: Any) -> Diagnosis:
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=measurement.workers, cache="source", **options)
+    seen = Seen(measurement, looked, None, 0.0)
+    return conclude(loader, seen, advise(loader, seen))
+
+
+def test_a_loader_that_is_right_is_told_so(looked: Look) -> None:
+    verdict = said(looked, BUSY).verdict
+    assert "all 2 cores are busy (sure)" in verdict
+    assert verdict.endswith(
+        "The loader's arguments are right for this machine; to go faster, make 'load' cheaper, or use more cores."
+    )
+
+
+def test_others_on_the_cores_are_named(looked: Look) -> None:
+    """As what holds the rate, as something to change, and at the limit."""
+    report = said(looked, replace(BUSY, rate=12.0, free_cores=1.0))
+    assert "all 2 cores are busy, 1.0 of them with other programs" in report.verdict
+    assert "Do this: let the loader have the cores to itself. To go faster, make 'load' cheaper" in report.verdict
+    assert report.best.rate == pytest.approx(12.5)
+    assert report.share_of_bound == pytest.approx(0.96)
+
+
+def test_predictions_count_on_all_cores_and_say_so(looked: Look) -> None:
+    """How many times as fast: against what the loader would do now with the cores to itself."""
+    report = said(looked, replace(BUSY, workers=0, rate=6.0, free_cores=1.0))
+    assert "use 2 workers instead of 0: 25.0 batches/s predicted with the cores to itself, 2.0 times" in report.verdict
+    assert report.advice[0].confidence == "medium"
+
+
+def test_others_do_not_matter_to_samples_that_wait(looked: Look) -> None:
+    waiting = replace(BUSY, stages=(replace(LOADING, cpu_s=0.01, wall_s=0.8),), free_cores=1.0)
+    assert not [one for one in said(looked, waiting).advice if "to itself" in one.what]
+
+
+def test_a_mistake_beside_the_rate_leaves_room_for_what_would_make_it_faster(looked: Look) -> None:
+    slow = StageMeasurement("collate", COLLATE, completions=10, cpu_s=2.0, wall_s=2.0)
+    verdict = said(looked, replace(BUSY, stages=(LOADING, slow)), pin_memory=True).verdict
+    assert "Do this: leave pin_memory=False. To go faster, make 'collate' cheaper, or use more cores." in verdict
+
+
+def test_a_single_core_is_not_called_cores(looked: Look) -> None:
+    one = replace(BUSY, cores=1.0, workers=1, rate=12.0)
+    assert "the CPU: its only core is busy" in said(looked, one).verdict
+
+
+def test_why_nothing_is_cached_is_said(looked: Look) -> None:
+    """A user whose decoding could be kept learns what stands against it."""
+    stage = replace(looked.stages[0], randomness=Randomness.RANDOM, reason="it called random.random when it was run")
+    random = replace(looked, stages=(stage,))
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=2)
+    report = str(conclude(loader, Seen(BUSY, random, None, 0.0), ()))
+    assert (
+        "no cache is proposed: the first stage, 'load', is random (it called random.random when it was run)" in report
+    )
+    assert "no cache" not in str(said(random, BUSY))
+
+
+def test_handing_over_is_named_in_words(looked: Look) -> None:
+    """Of cheap samples it is the most: there is no share of a sample's time to tell."""
+    cheap = StageMeasurement("load", LOAD, completions=80, cpu_s=0.001, wall_s=0.001)
+    handing = StageMeasurement("transfer", TRANSFER, completions=10, cpu_s=0.01, wall_s=0.01, is_sequential=True)
+    report = said(looked, replace(BUSY, stages=(cheap, handing), rate=500.0))
+    assert report.verdict.startswith(
+        "The bottleneck is handing batches over to your loop ('transfer'), which takes the main process 1 ms for each"
+    )
+    assert "1. Use no workers (num_workers=0).\n" in str(report)
+    less_cheap = replace(cheap, cpu_s=0.0095, wall_s=0.0095)
+    right = said(looked, replace(BUSY, stages=(less_cheap, handing), rate=990.0)).verdict
+    assert right.endswith("hand over more samples at a time (a larger batch_size), or use more cores.")
+
+
+def test_a_library_that_computes_in_threads_is_not_called_waiting(looked: Look) -> None:
+    """The stage's own thread waits for the others; the first line names what to do about them."""
+    threads = replace(BUSY, stages=(replace(LOADING, cpu_s=0.2),))
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=2)
+    seen = Seen(threads, looked, None, 2.0)
+    verdict = conclude(loader, seen, advise(loader, seen)).verdict
+    assert "is spent there, computing in several threads" in verdict
+    assert "let libraries use one thread in each worker" in verdict
+
+
+def test_a_process_pinned_to_one_core_is_told_first(looked: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    pinned = replace(BUSY, cores=1.0, workers=8, rate=12.0)
+    verdict = said(looked, pinned).verdict
+    assert "use 1 worker instead of 8" in verdict
+    assert "let this process use more cores" in verdict
