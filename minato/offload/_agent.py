@@ -234,7 +234,9 @@ class Agent:
 
 
 def _no_cluster(setup: Setup, error: Exception) -> str:
-    text = f"no Ray cluster: {type(error).__name__}: {str(error).rstrip('.')}"[:900]
+    lines = str(error).strip().splitlines() or [""]
+    said = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"  # in between: a traceback of Ray's client server
+    text = f"no Ray cluster: {type(error).__name__}: {said.rstrip('.')}"[:900]
     if setup.address not in (None, "auto", "local") and "RAY_AUTH_MODE" not in os.environ:
         text += "; one that asks for a token needs RAY_AUTH_MODE=token here as well"
     return text

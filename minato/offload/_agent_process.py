@@ -24,18 +24,12 @@ class AgentProcess:
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lifeline = open_lifeline()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
-            "OMP_NUM_THREADS": "1",
-        }
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __package__ + "._agent", str(theirs.fileno()), str(self._lifeline[0])],
                 pass_fds=(theirs.fileno(), self._lifeline[0]),
                 stdin=subprocess.DEVNULL,
-                env=environment,
+                env=environment_for(setup),
             )
         except BaseException:
             ours.close()
@@ -99,3 +93,16 @@ class AgentProcess:
         self._line.close()
         os.close(self.pidfd)
         close_lifeline(*self._lifeline)
+
+
+def environment_for(setup: Setup) -> dict[str, str]:
+    """What the agent, and a cluster that it starts, find in their environment."""
+    found = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
+        "OMP_NUM_THREADS": "1",
+    }
+    if setup.address == "local":  # nobody else is to join it: it listens on 127.0.0.1, not on the machine's address
+        found.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    return found

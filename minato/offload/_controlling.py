@@ -65,6 +65,7 @@ class Controller:
         self._follows = False
         """Whether nothing has come between the last report and the next."""
         self._phase_began: float | None = None
+        self._before_pin: tuple[Policy, Wish] | None = None
         self._slow_windows = 0
         self._hold = 1
         self._batch_size = 1
@@ -177,11 +178,22 @@ class Controller:
 
     def pin(self, placement: str, ratio: float) -> None:
         """Keep to a placement and a ratio from now on, once the cluster is there; for comparisons."""
+        if self._before_pin is None:
+            self._before_pin = self._policy, self._wish
         self._policy = replace(self._policy, placements=(placement,), ratio=ratio)
         if ratio == 0:
             self._go_local("pinned")
         else:
             self._run(Decision(placement, ratio, self._room, "pinned"))
+
+    def unpin(self) -> None:
+        """Go back to what was done before the first `pin`."""
+        if self._before_pin is None:
+            return
+        (self._policy, wish), self._before_pin = self._before_pin, None
+        self._decide_log(f"{wish.placement}, ratio {wish.ratio:.2f}, {wish.actors} actors: as before")
+        stage = Stage.LOCAL if wish.placement == LOCAL else Stage.RUNNING
+        self._enter(stage, replace(wish, phase=self._wish.phase + 1))
 
     def give_up(self, why: str) -> None:
         """Nothing can be done elsewhere, now or later."""

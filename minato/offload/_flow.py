@@ -11,7 +11,8 @@ from ._wire import Parcel, weigh
 TARGET_S = 50e-3  # seconds of work per call: a call costs about a millisecond here, and as much there
 FIRST_BYTES = 1 << 20  # guessed for a call until one has come back
 _MEMORY = 0.8  # weight of the past in running means, per call
-_BURST_S = 0.25  # seconds' worth of bytes that may come at once
+_BURST_S = 0.05  # seconds' worth of bytes that may come at once: what is lost by being woken late. More, and a short
+# measurement takes what was saved up before it for the network's rate.
 
 
 class Flow:

@@ -90,6 +90,48 @@ def test_batches_and_random_numbers_are_those_of_one_machine(cluster: RayCluster
     assert [plain(epoch) for epoch in found] == [plain(epoch) for epoch in expected]
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_state_goes_from_an_offloading_loader_to_one_that_does_not_and_back(
+    cluster: RayCluster, in_order: bool
+) -> None:
+    """Each sample of the epoch once, and as one machine would have made it."""
+    dataset, half = Transformed(96), {"placement": "sample", "ratio": 0.5}
+
+    def alone() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(7)
+        return DataLoader(dataset, 8, True, num_workers=1, in_order=in_order, generator=generator)
+
+    def begun(loader: DataLoader[Any]) -> tuple[list[Any], Any]:
+        iterator = iter(loader)
+        return [next(iterator) for _ in range(5)], loader.state_dict()
+
+    def gone_on(loader: DataLoader[Any], state: Any) -> list[Any]:
+        loader.load_state_dict(state)
+        return list(loader)
+
+    with alone() as local:
+        first_here, here = begun(local)
+    with loading(cluster, dataset, half, in_order=in_order) as loader:
+        before = len(epochs_until(loader, remote_work(loader, 40)))
+        first_away, away = begun(loader)
+        is_remote = remote_work(loader, 10)
+        to_away = first_here + gone_on(loader, here)
+        epochs_until(loader, is_remote)
+    with alone() as local:
+        to_here = first_away + gone_on(local, away)
+    with alone() as local:
+        expected = [list(local) for _ in range(1 + before)]
+    for found, wanted in ((to_here, expected[before]), (to_away, expected[0])):
+        assert (plain(found) == plain(wanted)) if in_order else (by_index(found) == by_index(wanted))
+
+
+def by_index(epoch: list[Any]) -> list[Any]:
+    """Samples in an order that does not depend on batches."""
+    return sorted(
+        (int(index), image.tolist()) for images, indices in epoch for image, index in zip(images, indices, strict=True)
+    )
+
+
 def test_collate_functions_run_elsewhere_and_failing_samples_are_left_out(cluster: RayCluster) -> None:
     """The user's collate function gives what it gives here, random numbers included; then with samples that fail."""
     dataset = Failing(96, failing=-1)

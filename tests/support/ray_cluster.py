@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+_ELSEWHERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch for nodes on other machines. Without them it listens on 127.0.0.1: whoever reaches Ray runs code."""
 HEAD = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100 << 20}
 
 
@@ -51,13 +53,17 @@ def ray_cluster() -> Iterator[RayCluster]:
     """A cluster with a head that has no CPUs. A shell starts it in the background and ends, so init adopts it."""
     to_child, commands = os.pipe()
     answers, from_child = os.pipe()
+    os.environ[_ELSEWHERE] = "0"  # of the agent as well, which looks for its node by address
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     script = f"exec 3<&0; '{sys.executable}' -m {__name__} <&3 2>/dev/null &"
     subprocess.run(["sh", "-c", script], stdin=to_child, stdout=from_child, env=environment, check=True)
     os.close(to_child)
     os.close(from_child)
-    with open(commands, "w") as written, open(answers) as read:
-        yield RayCluster(written, read)
+    try:
+        with open(commands, "w") as written, open(answers) as read:
+            yield RayCluster(written, read)
+    finally:
+        del os.environ[_ELSEWHERE]
 
 
 def main() -> None:

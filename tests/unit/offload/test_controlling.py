@@ -182,3 +182,16 @@ def test_nodes_that_come_later_are_another_chance() -> None:
     assert controller.stage is Stage.LOCAL, "the same nodes"
     controller.resized(6)
     assert controller.stage is Stage.STARTING
+
+
+def test_what_was_decided_is_gone_back_to_after_a_comparison() -> None:
+    """Whatever was tried in between, local alone included."""
+    controller = running()
+    before = controller.wish
+    for ratio in (0.9, 0.0, 0.1):
+        controller.pin("batch", ratio)
+    controller.unpin()
+    assert controller.stage is Stage.RUNNING
+    assert controller.wish == replace(before, phase=controller.wish.phase)
+    controller.unpin()
+    assert controller.wish.phase > before.phase, "nothing is pinned: nothing changes"

@@ -51,6 +51,21 @@ def test_bandwidth_is_kept_over_time() -> None:
     assert total >= 0.5 * rate * clock.now - FIRST_BYTES
 
 
+def test_bandwidth_that_was_not_used_is_not_saved_up() -> None:
+    """After a pause, hardly more than the rate: a measurement would take it for what the network can do."""
+    clock = Clock()
+    flow = Flow(1 << 40, 1e6, clock)
+    flow.arrived(flow.send(1), 1, [b"x" * 1000], 0.001)
+    clock.now += 3600.0
+    total = 0
+    for _ in range(100):
+        clock.now += 0.01
+        while flow.may_send(1):
+            flow.arrived(flow.send(1), 1, [b"x" * 1000], 0.001)
+            total += 1000
+    assert 0.99e6 <= total <= 1.1e6
+
+
 def test_parcels_carry_samples_as_they_are() -> None:
     sample = {"a": torch.rand(100, 100), "b": np.arange(5000), "c": "text", "d": 3}
     parcel = wrap(sample)
