@@ -5,7 +5,7 @@
     python benchmarks/tracing.py --only parts exactness million
     python benchmarks/tracing.py --json out.json
 
-overhead    Epochs of samples that do a fixed amount of work (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
+overhead    Epochs of samples that take a fixed CPU time (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
             Slices of a quarter of a second are taken of the arms in turn, their order rotating: untraced; traced with
             granularity "batch", "auto" and "op"; untraced under torch.profiler, py-spy and austin (100 looks a second,
             with subprocesses), those that are installed. Figures are CPU time of all processes, the profiler's
@@ -92,25 +92,20 @@ class Figure:
 
 
 class Work:
-    """A fixed amount of work, of about `seconds`."""
+    """Takes `seconds` of CPU time, by the clock of its thread.
+
+    Not a fixed amount of work: what that takes changes by a tenth and more from one slice to the next, with what the
+    other core and the machine's other guests do, and would hide what is looked for.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._data = os.urandom(4096)
-        times = []
-        for _ in range(5):
-            started = time.perf_counter()
-            self._do(2000)
-            times.append((time.perf_counter() - started) / 2000)
-        self._rounds = max(1, round(seconds / min(times)))
-
-    def _do(self, rounds: int) -> int:
-        value = 0
-        for _ in range(rounds):
-            value = zlib.crc32(self._data, value)
-        return value
+        self._ns = int(seconds * 1e9)
 
     def __call__(self, sample: torch.Tensor) -> torch.Tensor:
-        self._do(self._rounds)
+        end_ns, value = time.thread_time_ns() + self._ns, 0
+        while time.thread_time_ns() < end_ns:
+            value = zlib.crc32(self._data, value)
         return sample
 
 

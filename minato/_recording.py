@@ -25,8 +25,20 @@ from ._instrument import BLOCK, FORMAT, NONE, RECORD, SUFFIX, VERSION, Block, Ki
 
 MOST_BUFFERED = 64 << 10  # bytes; more is written before the batch is done
 _MOST_NAMES = 0xFFFF
-_pack = RECORD.pack
+_pack, _pack_header = RECORD.pack, BLOCK.pack
+_RECORDS = int(Block.RECORDS)
 _log = logging.getLogger("minato.trace")
+
+_this_process = os.getpid()
+"""Kept here, since asking is a system call."""
+
+
+def _in_a_fork() -> None:
+    global _this_process
+    _this_process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_in_a_fork)
 
 Pending = tuple[int, int, int, int, int, int, int, int, int]
 """An event whose batch is not known yet: kind, flags, name, thread, cpu_us, start_ns, duration_ns, index, nbytes."""
@@ -49,6 +61,9 @@ class Recorder:
         self.pid = self._made_in if pid is None else pid
         self._lock = threading.RLock()  # over the file; `record` does without
         self._buffer = bytearray()
+        self.extend = self._buffer.extend
+        """Add packed records: for what happens so often that a call more counts."""
+        self.thread = 0
         self._names: dict[str, int] = {"": 0}
         self._unwritten_names: dict[str, int] = {}
         self._threads: dict[int, int] = {threading.get_ident(): 0}
@@ -58,6 +73,7 @@ class Recorder:
         self._segment_bytes = 0
         self._kept: deque[str] = deque()
         """Files of this process, oldest first."""
+        self._most_in_segment = spec.segment_bytes
         self._most_kept = max(2, spec.max_bytes // spec.segment_bytes)
         self._ended = False
         self._complaint = ""
@@ -195,7 +211,7 @@ class Recorder:
 
     def flush(self, extra: bytes = b"") -> None:
         """Write what was recorded so far, and a further block."""
-        if os.getpid() != self._made_in:
+        if self._made_in != _this_process:
             return  # a forked copy
         with self._lock:
             data = bytes(self._buffer)
@@ -203,14 +219,21 @@ class Recorder:
             if self._ended or not (data or extra):
                 return
             try:
-                self._write(data, extra)
+                if extra or self._unwritten_names or self._file < 0 or self._segment_bytes >= self._most_in_segment:
+                    self._write(data, extra)
+                else:  # as nearly always: with no call more than this needs, see TracedBoard
+                    out = _pack_header(_RECORDS, len(data)) + data
+                    self._segment_bytes += len(out)
+                    if (written := os.write(self._file, out)) < len(out):
+                        self._write_all(out[written:])
             except OSError as error:
                 self._end(error)
             finally:
-                self._close_unheld()
+                if self._holders <= 0:
+                    self._close()
 
     def _write(self, data: bytes, extra: bytes) -> None:
-        if self._segment_bytes >= self.spec.segment_bytes:
+        if self._segment_bytes >= self._most_in_segment:
             self._begin_next()
         if self._file < 0:
             self._open()
@@ -220,10 +243,13 @@ class Recorder:
             out = _block(Block.NAMES, json.dumps({str(number): name for name, number in names.items()}).encode())
         if data:
             out += BLOCK.pack(Block.RECORDS, len(data)) + data
-        self._write_all(out + extra)
+        self._write_new(out + extra)
+
+    def _write_new(self, out: bytes) -> None:
+        self._segment_bytes += len(out)
+        self._write_all(out)
 
     def _write_all(self, out: bytes) -> None:
-        self._segment_bytes += len(out)
         while out:
             out = out[os.write(self._file, out) :]
 
@@ -233,11 +259,11 @@ class Recorder:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         if path not in self._kept:
             self._kept.append(path)
-            self._write_all(_block(Block.HEADER, json.dumps(self._header()).encode()))
+            self._write_new(_block(Block.HEADER, json.dumps(self._header()).encode()))
             known = {str(number): name for name, number in self._names.items() if name}
             self._unwritten_names = {}
             if known:
-                self._write_all(_block(Block.NAMES, json.dumps(known).encode()))
+                self._write_new(_block(Block.NAMES, json.dumps(known).encode()))
 
     def _begin_next(self) -> None:
         """Begin another file; the oldest goes when there are too many."""

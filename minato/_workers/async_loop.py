@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._fetchers.asynchronous import async_getter
+from .._fetchers.sequential import Word
 from .._queues.control import Header
-from .._queues.taking import TakingBoard
 from .._records import CollateTask, Run
 from .._sample_random import SampleSource, announce
 from .async_randomness import AsyncRandomness
 from .lane_tracing import LaneTrace, TracedLaneBoard, open_lanes
-from .lanes import Datasets, MaybeTraced, Turns, called_lanes
+from .lanes import Datasets, LaneBoard, MaybeTraced, Turns, called_lanes
 from .map_loop import MapLoop
 from .randomness import Randomness, sample_seed
 
@@ -105,6 +105,10 @@ class AsyncLoop:
             self._pulse()
 
 
+class _TracedBoard(LaneBoard, TracedLaneBoard):
+    """The board of a lane, recorded."""
+
+
 class _Lane(MaybeTraced):
     """What a task's loop works in."""
 
@@ -119,7 +123,8 @@ class _Lane(MaybeTraced):
         self.trace = trace
         record = context.worker * context.control.lanes + number
         where = (context.control, context.arena, record, context.announce)
-        self.board = TakingBoard(*where) if trace is None else TracedLaneBoard(*trace.board_arguments, *where)
+        self.board: LaneBoard = LaneBoard(*where) if trace is None else _TracedBoard(*trace.board_arguments, *where)
+        self.board.share_tables(context.board)
         self.dataset = datasets.of(number)
         self.called = asyncio.Event()
         """Set when the main process has work for this lane, or stops the pool."""
@@ -152,7 +157,8 @@ class _AsyncMapLoop(MapLoop):
 
     def pull(self) -> Run | CollateTask | None:
         """Take work from the board."""
-        return self._board.pull(self._sizer.size(), self._whole_from, with_rows=self._late_rows and self._in_rows)
+        with_rows = self._late_rows and self._in_rows and self._sizer.is_even
+        return self._board.pull(self._sizer.size(), self._whole_from, with_rows)
 
     async def process(self, taken: Run | CollateTask) -> None:
         """Do what was taken."""
@@ -174,12 +180,12 @@ class _AsyncMapLoop(MapLoop):
         assert getter is not None, "checked when the loader was made"
         if self._trace is not None:
             getter = self._trace.getter(getter, len(run.keys))
-        started = time.perf_counter()
+        started, current = time.perf_counter(), self._costs.watch(run)
         waiting: Started | None = None
-        if len(run.keys) > 1:  # they are cheap, and may not wait at all
-            samples, waiting = self._fetch_at_once(run, getter)
+        if len(run.keys) > 1:  # they may be cheap, and not wait at all
+            samples, waiting = self._fetch_at_once(run, getter, current)
         for number, key in enumerate(run.keys[len(samples) :], len(samples)):
-            self._board.current[0] = number
+            current[0] = number
             seed = sample_seed(run.seed, run.origin(number), key)
             try:
                 begin = partial(_begin, getter, key, seed)
@@ -189,16 +195,16 @@ class _AsyncMapLoop(MapLoop):
                     raise
                 samples.append(self._capture(error, key))
             waiting = None
-        self._board.current[0] = -1
+        current[0] = -1
         seconds = time.perf_counter() - started
         self._note_time(len(run.keys), seconds)
         self._costs.note(run, seconds)
         return samples
 
-    def _fetch_at_once(self, run: Run, getter: Any) -> tuple[list[Any], Started | None]:
-        """Samples from the first on that come without waiting, and the one that waits."""
-        current = self._board.current
-        announce(SampleSource(lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]), lambda: current[0]))
+    def _fetch_at_once(self, run: Run, getter: Any, current: Word) -> tuple[list[Any], Started | None]:
+        """Samples from the first on that come without waiting, and the one that waits. `current` is told which."""
+        number = self._board.current
+        announce(SampleSource(lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]), lambda: number[0]))
         return self._under_seeds.fetch_at_once(getter, run.keys, self._capture, current)
 
 

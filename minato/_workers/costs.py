@@ -21,10 +21,10 @@ class CostNotes:
 
     def watch(self, run: Run) -> Word:
         """What is told which sample of the run is being made."""
+        self._marks.clear()  # also for a run that is not timed: a threshold may come before it is done
         count = len(run.keys)
         if count == 1 or count > MOST_TIMED or self._board.threshold_s is None:
             return self._board.current
-        self._marks.clear()
         return self._marks
 
     def note(self, run: Run, seconds: float) -> None:

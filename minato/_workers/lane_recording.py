@@ -25,7 +25,7 @@ class LaneRecorder:
         self.looks = [0, 0]
         """Misses and hits of the cache since they were told last."""
         self.thread = lane + 1
-        self.name, self.flush = recorder.name, recorder.flush
+        self.name, self.flush, self.extend = recorder.name, recorder.flush, recorder.extend
         self._recorder = recorder
         self._lanes = lanes
 
@@ -37,12 +37,6 @@ class LaneRecorder:
     def record(self, kind: Kind, start_ns: int, duration_ns: int = 0, **fields: Any) -> None:
         """Leave an event of this lane."""
         self._recorder.record(kind, start_ns, duration_ns, thread=self.thread, **fields)
-
-    def put(
-        self, kind: int, start_ns: int, duration_ns: int, batch: int, count: int, pool: int, cpu_ns: int = 0
-    ) -> None:
-        """The same for what happens with every run of samples."""
-        self._recorder.put(kind, start_ns, duration_ns, batch, count, pool, cpu_ns, thread=self.thread)
 
     def span(self, kind: Kind, name: str, start_ns: int, duration_ns: int, cpu_ns: int, flags: int) -> None:
         """Leave a span of the sample at hand, which waits until its batch is known."""

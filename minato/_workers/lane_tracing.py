@@ -31,7 +31,7 @@ class LaneTrace(LineTrace):
     @property
     def board_arguments(self) -> tuple[Any, ...]:
         """What a `TracedLaneBoard` takes before what every board takes."""
-        return self._clock_of_all, self.recorder, self._ops.worked
+        return self._clock_of_all, self.recorder, self.worked
 
     def enter(self) -> None:
         """The calling thread, or task, is this lane's."""
@@ -98,6 +98,7 @@ class TracedLaneBoard(TracedBoard):
         super().__init__(recorder, *args)
         self._clock = clock
         self._has_begun = False
+        self._shares_clock = True
 
     def _used_ns(self) -> int:
         if self._clock is not None:
@@ -107,4 +108,5 @@ class TracedLaneBoard(TracedBoard):
         return super()._used_ns()
 
     def _write(self, batch: int) -> None:
+        self._batch = batch
         self._recorder.reached(batch)

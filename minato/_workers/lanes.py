@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .._fetchers.chunking import MOST_IN_LANE
 from .._plan import WorkerPlan
 from .._queues.control import Header, Phase, Worker
 from .._queues.taking import TakingBoard
@@ -93,6 +94,15 @@ class MaybeTraced:
     def dataset_for(self, samples: int) -> Any:
         """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
         return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
+
+
+class LaneBoard(TakingBoard):
+    """The board as a lane of a worker process sees it."""
+
+    def _share(self, tickets: int, posted: int) -> int:
+        # There may be more lanes than a batch has tickets. Who wants several nevertheless (`ChunkSizer`) gets them as
+        # long as there are as many for every lane.
+        return max(super()._share(tickets, posted), min(MOST_IN_LANE, posted // max(1, self.active)))
 
 
 def copies_of(dataset: Any, count: int) -> list[Any]:

@@ -38,7 +38,7 @@ from .stream_loop import StreamLoop
 from .sync import apply_patch
 from .threaded_loop import ThreadedLoop
 from .tracing import LineTrace, open_trace
-from .writer import BatchWriter
+from .writer import BatchWriter, ColumnsByPlace
 
 
 class Handle:
@@ -111,6 +111,8 @@ class WorkerContext:
         self._poll.register(self.wake_fd, select.POLLIN)
         self._poll.register(lifeline, 0)  # a broken pipe reports by itself
         self._update = 0
+        self._columns: ColumnsByPlace = {}
+        """Of all writers of this process: each lane would else make views of every slot, and map its rows, anew."""
 
     @property
     def stopped(self) -> bool:
@@ -175,7 +177,7 @@ class WorkerContext:
         trace: LineTrace | None,
     ) -> BatchWriter:
         collate = program.collate_fn if trace is None else trace.collate(program.collate_fn)
-        return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness)
+        return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness, self._columns)
 
 
 def worker_main(spec: WorkerSpec) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors import CapturedError
 from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
 from .._fetchers.sequential import fetch_each, fetch_together
-from .._plan import Collate, Order
+from .._plan import Collate, Fetcher, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
 from .._sample_random import SampleSource, announce
@@ -43,7 +43,9 @@ class MapLoop:
         self._in_rows = not self._whole_from
         self._mends = plan.mends
         self._caught = context.caught
-        self._sizer = ChunkSizer(COLLATED_TARGET_S if self._by_function else TARGET_S, plan.most_in_run)
+        in_lane = plan.fetcher is not Fetcher.SEQUENTIAL and self._late_rows
+        target_s = COLLATED_TARGET_S if self._by_function else TARGET_S
+        self._sizer = ChunkSizer(target_s, plan.most_in_run, in_lane)
         self._randomness = context.randomness()
         self._costs = CostNotes(context.board)
         self._late = False

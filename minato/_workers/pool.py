@@ -291,10 +291,8 @@ class WorkerPool:
             self._forget(worker)
         peak_bytes = _reap(process)
         process.join()
-        burial = Burial(process.pid or 0, process.exitcode, peak_bytes)
-        with contextlib.suppress(ValueError):  # somebody else has waited for it: multiprocessing thinks it still runs
-            process.close()
-        return burial
+        # Not closed: as with torch's loader, whoever keeps the process object may ask it how it ended.
+        return Burial(process.pid or 0, process.exitcode, peak_bytes)
 
     def _forget(self, worker: int) -> None:
         pidfd = self._pidfds.pop(worker)

@@ -10,10 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from .._queues.control import Worker
-from .._queues.taking import TakingBoard
 from .._records import CollateTask, Run
 from .lane_tracing import LaneTrace, TracedLaneBoard, open_lanes
-from .lanes import Datasets, MaybeTraced, Turns, called_lanes
+from .lanes import Datasets, LaneBoard, MaybeTraced, Turns, called_lanes
 from .map_loop import MapLoop
 from .thread_randomness import SeedingGuard, Unmanaged
 
@@ -77,7 +76,7 @@ class ThreadedLoop:
             self._changed.notify_all()
 
 
-class _LaneBoard(TakingBoard):
+class _LaneBoard(LaneBoard):
     """The board as one thread sees it: before it takes work, it waits until it may."""
 
     def __init__(self, lane: int, turns: Turns, changed: threading.Condition, *args: Any) -> None:
@@ -134,8 +133,11 @@ def _board(
     record = context.worker * context.control.lanes + lane
     where = (context.control, context.arena, record, context.announce)
     if trace is None:
-        return _LaneBoard(lane, turns, changed, *where)
-    return _TracedLaneBoard(lane, turns, changed, *trace.board_arguments, *where)
+        board = _LaneBoard(lane, turns, changed, *where)
+    else:
+        board = _TracedLaneBoard(lane, turns, changed, *trace.board_arguments, *where)
+    board.share_tables(context.board)
+    return board
 
 
 class _Lane(MaybeTraced):

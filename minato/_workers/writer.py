@@ -29,6 +29,8 @@ from .lanes import RunsUnderSeeds
 from .randomness import COLLATE_SALT, Reseed
 
 OfBatch = Callable[[int], object]
+ColumnsByPlace = dict[tuple[int, int, int], Columns]
+"""Columns by slot, layout word and rows of the slot."""
 
 
 class BatchWriter:
@@ -42,8 +44,10 @@ class BatchWriter:
         collate: Collate,
         function: Callable[[Any], Any],
         randomness: RunsUnderSeeds | None,
+        columns: ColumnsByPlace | None = None,
     ) -> None:
-        """`randomness` gives collation its random numbers; None leaves it the worker's own streams."""
+        """`randomness` gives collation its random numbers; None leaves it the worker's own streams. `columns`: those
+        that the writers of this process have made, if it has several."""
         self._worker = worker
         self._board = board
         self._arena = board.arena
@@ -53,8 +57,7 @@ class BatchWriter:
         self._randomness = None if collate is Collate.ROWS else randomness
         self.row_bytes = 0
         """Size of a row of the layout last written."""
-        self._columns: dict[tuple[int, int, int], Columns] = {}
-        """Columns by slot, layout word and rows of the slot."""
+        self._columns: ColumnsByPlace = {} if columns is None else columns
 
     # ---- rows -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,10 @@
 
 reading.py    files to typed events, per process and rank
 batches.py    the life of each batch: preprocessed, waited for, consumed
-tables.py     per operation, waits and delays, out of order, workers; as text, CSV, JSON and rows
+tables.py     per operation, waits and delays, out of order
+workers.py    per worker
+samples.py    what samples took, and the slowest of them
+summary.py    all tables of a run; as text, CSV, JSON and rows
 verdict.py    what bounds the run, in words with numbers
 lotus.py      Lotus-compatible CSV
 chrome.py     Chrome/Perfetto JSON, alone or merged into a `torch.profiler` trace

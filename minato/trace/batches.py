@@ -7,7 +7,7 @@ of a run, over ranks, pools and epochs, in the order of rank, pool and number in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,10 +72,11 @@ def batches(run: RunTrace) -> list[BatchLife]:
 
 def _of_rank(rank: int, processes: list[ProcessTrace], first_id: int) -> list[BatchLife]:
     made, makers = _joined(processes, MADE)
+    own_ns = np.concatenate([run_lengths(chosen) for chosen in _chosen(processes, MADE)])
     asked, _ = _joined(processes, (Kind.WAIT,))
     taken, _ = _joined(processes, (Kind.CONSUMED,))
     keys: Numbers = np.unique(np.concatenate([_key(made), _key(asked), _key(taken)]))
-    work = _Work(keys, made, makers)
+    work = _Work(keys, made, makers, own_ns)
     wait_at, consumed_at = _places(keys, asked), _places(keys, taken)
     lives = []
     for place, key in enumerate(keys.tolist()):
@@ -106,7 +107,7 @@ def _of_rank(rank: int, processes: list[ProcessTrace], first_id: int) -> list[Ba
 class _Work:
     """What RUN and COLLATION records say of each key."""
 
-    def __init__(self, keys: Numbers, made: Records, makers: Numbers) -> None:
+    def __init__(self, keys: Numbers, made: Records, makers: Numbers, own_ns: Numbers) -> None:
         at = np.searchsorted(keys, _key(made))
         ends = made["start_ns"] + made["duration_ns"]
         self._starts = np.full(len(keys), np.iinfo(np.int64).max)
@@ -115,7 +116,7 @@ class _Work:
         np.maximum.at(self._ends, at, ends)
         runs = made["kind"] == Kind.RUN
         self.samples = np.bincount(at[runs], made["count"][runs], len(keys)).astype(np.int64)
-        self.busy_ns = np.bincount(at[runs], made["duration_ns"][runs], len(keys)).astype(np.int64)
+        self.busy_ns = np.bincount(at[runs], own_ns[runs], len(keys)).astype(np.int64)
         by_key = np.lexsort((ends, at))
         self._makers = makers[by_key]
         self._first = np.searchsorted(at[by_key], np.arange(len(keys) + 1))
@@ -137,13 +138,33 @@ class _Work:
         return self._makers[self._first[place] : self._first[place + 1]]
 
 
-def _joined(processes: Iterable[ProcessTrace], kinds: tuple[Kind, ...]) -> tuple[Records, Numbers]:
+def run_lengths(made: Records) -> Numbers:
+    """How long each run of samples kept its worker, in nanoseconds; 0 for records of other kinds.
+
+    Samples that were made together may go to two batches: both runs last until their rows were written, so the second
+    lies over the end of the first. Time that both cover counts for the second.
+    """
+    lengths = np.zeros(len(made), dtype=np.int64)
+    places = np.flatnonzero(made["kind"] == Kind.RUN)
+    order = places[np.lexsort((made["start_ns"][places], made["thread"][places]))]
+    starts, ends = made["start_ns"][order], made["start_ns"][order] + made["duration_ns"][order]
+    followed = made["thread"][order][1:] == made["thread"][order][:-1]
+    ends[:-1] = np.where(followed, np.minimum(ends[:-1], starts[1:]), ends[:-1])
+    lengths[order] = ends - starts
+    return lengths
+
+
+def _chosen(processes: Iterable[ProcessTrace], kinds: tuple[Kind, ...]) -> list[Records]:
+    """Of each process the records of some kinds that belong to a batch; copies."""
+    found = [process.of(*kinds) for process in processes]
+    return [records[records["batch"] != NONE] for records in found]
+
+
+def _joined(processes: Sequence[ProcessTrace], kinds: tuple[Kind, ...]) -> tuple[Records, Numbers]:
     """Records that belong to a batch, on the wall clock, and the process id of each."""
     parts: list[Records] = []
     pids: list[Numbers] = []
-    for process in processes:
-        chosen = process.of(*kinds)
-        chosen = chosen[chosen["batch"] != NONE]  # a copy
+    for process, chosen in zip(processes, _chosen(processes, kinds), strict=True):
         chosen["start_ns"] += process.header.wall_offset_ns
         parts.append(chosen)
         pids.append(np.full(len(chosen), process.header.pid, dtype=np.int64))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._instrument import Flag, Kind
-from .batches import BatchLife
+from .batches import BatchLife, run_lengths
 from .reading import ProcessTrace, Records, RunTrace
 from .tables import STEPS
 from .thinning import Floats, Times, coverage, edges, extremes, levels, longest, merged, quantiles
@@ -226,7 +226,8 @@ def _activity(run: RunTrace, clock: _Clock, names: list[str]) -> dict[str, list[
     busy = np.zeros(CURVE_PARTS)
     for process in run.processes:
         runs = process.of(Kind.RUN)
-        busy += coverage(*clock.spans(process, runs), bounds)
+        begun = clock.starts(process, runs)
+        busy += coverage(begun, begun + run_lengths(runs), bounds)
         steps = _steps(process)
         starts, ends = clock.spans(process, steps)
         # Where only some samples were looked at, they stand for all.

@@ -16,8 +16,10 @@ from pathlib import Path
 from .._instrument import Kind
 from .pictures import pictures
 from .reading import RunTrace
+from .samples import SlowSample
 from .summary import Summary, summarize
-from .tables import OpRow, WorkerRow
+from .tables import OpRow
+from .workers import WorkerRow
 
 MOST_ROWS = 40
 """Of a table that may be long; the text and CSV reports have all of them."""
@@ -142,6 +144,12 @@ def _tables(summary: Summary) -> Iterable[str]:
         head = ("worker", "pid", "samples", "median sample", "busy", "CPU", "ended", "busy share")
         yield _table(head, [_worker_cells(row, summary) for row in summary.workers[:MOST_ROWS]])
         yield _more(len(summary.workers))
+    if summary.slowest:
+        yield "<h2>Slowest samples</h2>"
+        yield _table(
+            ("sample", "took", "CPU", "size", "worker", "batch", "most of it in"),
+            [_slow_cells(row, summary) for row in summary.slowest],
+        )
     decisions = [
         (note.start_ns + process.header.wall_offset_ns, note)
         for process in summary.run.mains
@@ -190,6 +198,16 @@ def _worker_cells(row: WorkerRow, summary: Summary) -> Sequence[str]:
     return (name, str(row.pid), f"{row.samples:,}", *times, ended, _bar(row.busy_share))
 
 
+def _slow_cells(row: SlowSample, summary: Summary) -> Sequence[str]:
+    often = f" <small>{row.seen} times among the slowest</small>" if row.seen > 1 else ""
+    worker = "main" if row.worker < 0 else str(row.worker)
+    if len(summary.run.ranks) > 1:
+        worker = f"rank {row.rank}, {worker}"
+    times = (_time(row.ms * 1e-3), _time(row.cpu_ms * 1e-3))
+    op = f"{_text(row.slowest_op)} <small>{_time(row.slowest_op_ms * 1e-3)}</small>" if row.slowest_op else ""
+    return (f"index {row.index:,}{often}", *times, _size(row.nbytes), worker, str(row.batch), op)
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = "".join(f"<th>{name}</th>" for name in head)
     lines = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
@@ -227,6 +245,13 @@ def _wall_s(summary: Summary) -> float:
 
 def _text(value: object) -> str:
     return html.escape(str(value))
+
+
+def _size(nbytes: int) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= factor:
+            return f"{nbytes / factor:.3g} {unit}"
+    return f"{nbytes} B" if nbytes else ""
 
 
 def _number(value: float) -> str:

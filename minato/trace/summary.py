@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +16,10 @@ from .._instrument import Kind
 from . import tables
 from .batches import BatchLife, batches
 from .reading import RunTrace, read_run
-from .tables import CacheLooks, Delays, OpRow, OutOfOrder, Spread, Waits, WorkerRow
+from .samples import SlowSample, sample_times, slowest_samples
+from .tables import CacheLooks, Delays, OpRow, OutOfOrder, Spread, Waits
 from .verdict import Facts, OpFact, Verdict, WorkerFact, judge
+from .workers import WorkerRow, worker_rows
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Summary:
     out_of_order: Sequence[OutOfOrder]
     pinned_while_waiting: int
     workers: Sequence[WorkerRow]
+    slowest: Sequence[SlowSample]
+    """Of the samples that were looked at, the slowest first."""
     verdict: Verdict
     step_s: float
     """Median seconds of the consumer between taking a batch and asking for the next."""
@@ -62,7 +66,7 @@ class Summary:
         }
         for name in ("batch_time", "waits", "delays", "verdict"):
             whole[name] = asdict(getattr(self, name))
-        for name in ("ops", "workers", "out_of_order"):
+        for name in ("ops", "workers", "slowest", "out_of_order"):
             whole[name] = rows(getattr(self, name))
         whole["out_of_order_share"] = len(self.out_of_order) / len(self.batches) if self.batches else 0.0
         return whole
@@ -84,7 +88,7 @@ def summarize(
     lives = batches(run)
     steps = _steps(lives)
     step_s = float(np.median(steps)) if steps else 0.0
-    ops, workers = tables.op_rows(run), tables.worker_rows(run)
+    ops, workers = tables.op_rows(run), worker_rows(run)
     preprocess = [life.preprocess_ns * 1e-9 for life in lives if life.preprocess_ns is not None]
     lain = tables.delays(lives, step_s, *delay_thresholds_s)
     facts = _facts(run, lives, steps, ops, workers, lain.spread.mean)
@@ -98,6 +102,7 @@ def summarize(
         out_of_order=tables.out_of_order(lives),
         pinned_while_waiting=tables.pinned_while_waiting(lives),
         workers=workers,
+        slowest=slowest_samples(run),
         verdict=judge(facts),
         step_s=step_s,
         events=sum(len(process.records) + len(process.notes) for process in run.processes),
@@ -132,7 +137,7 @@ def _facts(
 ) -> Facts:
     first = _first_of_pools(lives)
     waited = [life.wait_ns * 1e-9 for life in lives if life.wait_ns is not None and life.id not in first]
-    each = _sample_seconds(run)
+    each = sample_times(run)
     alive_s = sum(row.alive_s * row.lanes for row in workers)
     crowded = [row for row in workers if row.lanes > 1 and row.alive_s > 0]
     return Facts(
@@ -144,18 +149,17 @@ def _facts(
         busy_share=sum(row.busy_s for row in workers) / alive_s if alive_s else 0.0,
         work_s=sum(row.busy_s for row in workers),
         work_cpu_s=sum(row.cpu_s for row in workers),
-        tail_stalls=_tail_stalls(run),
         is_inline=bool(workers) and all(row.worker < 0 for row in workers),
         crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
-        sample_median_s=float(np.median(each)) if len(each) else 0.0,
-        sample_p99_s=float(np.percentile(each, 99)) if len(each) else 0.0,
-        ops=[
-            OpFact(row.name, row.kind == "loader", row.total_s, row.cpu_s, row.mean_ms * 1e-3)
-            for row in ops
-            if row.kind != "traced"
-        ],
+        samples=each,
+        ops=_op_facts(row for row in ops if row.kind != "traced"),
+        inner=_op_facts(row for row in ops if row.kind == "traced"),
         workers=_worker_facts(run, workers),
     )
+
+
+def _op_facts(ops: Iterable[OpRow]) -> list[OpFact]:
+    return [OpFact(row.name, row.kind == "loader", row.total_s, row.cpu_s, row.mean_ms * 1e-3) for row in ops]
 
 
 def _first_of_pools(lives: Sequence[BatchLife]) -> set[int]:
@@ -167,35 +171,6 @@ def _first_of_pools(lives: Sequence[BatchLife]) -> set[int]:
             if known is None or life.wait_start_ns < (known.wait_start_ns or 0):
                 first[life.rank, life.pool] = life
     return {life.id for life in first.values() if life.wait_ns is not None} if len(lives) > len(first) else set()
-
-
-def _sample_seconds(run: RunTrace) -> tables.Seconds:
-    """What samples took; those of a run of several count as its mean. SAMPLE spans where every sample has one."""
-    parts = []
-    for process in run.processes:
-        runs, samples = process.of(Kind.RUN), process.of(Kind.SAMPLE)
-        if len(samples) and len(samples) >= int(runs["count"].sum()):
-            parts.append(samples["duration_ns"] * 1e-9)
-        else:
-            parts.append(np.repeat(runs["duration_ns"] / np.maximum(1, runs["count"]), runs["count"]) * 1e-9)
-    return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _tail_stalls(run: RunTrace) -> float:
-    """Of the time of the slowest percent of the samples that were looked at, the share that their loading was off the
-    CPU."""
-    looked_at = [process.of(Kind.SAMPLE)["duration_ns"] for process in run.processes]
-    durations = np.concatenate(looked_at) if looked_at else np.empty(0)
-    if not len(durations):
-        return 0.0
-    limit, slow_ns, off_ns = np.percentile(durations, 99), 0, 0
-    for process in run.processes:
-        samples, loading = process.of(Kind.SAMPLE), process.of(Kind.LOADER)
-        slow = samples[samples["duration_ns"] >= limit]
-        theirs = loading[np.isin(loading["index"], slow["index"]) & (loading["duration_ns"] >= limit / 2)]
-        slow_ns += int(slow["duration_ns"].sum())
-        off_ns += int(theirs["duration_ns"].sum()) - 1000 * int(theirs["cpu_us"].sum())
-    return min(1.0, max(0.0, off_ns / slow_ns)) if slow_ns else 0.0
 
 
 def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFact]:
@@ -220,10 +195,14 @@ def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFac
 TABLES: Mapping[str, type[Any]] = {
     "ops": OpRow,
     "workers": WorkerRow,
+    "slowest": SlowSample,
     "batches": BatchLife,
     "out_of_order": OutOfOrder,
 }
 """Tables of a summary that have rows, and what their rows are."""
+
+MOST_SLOW_LINES = 5
+"""Slowest samples that the text lists; the other forms have more."""
 
 
 def to_csv(summary: Summary, table: str) -> str:
@@ -263,6 +242,7 @@ def to_text(summary: Summary) -> str:
         *_elsewhere_text(summary),
         "",
         *_workers_text(summary.workers),
+        *_slowest_text(summary.slowest[:MOST_SLOW_LINES]),
     ]
     return "\n".join([*lines, *(f"unreadable: {what}" for what in summary.run.unreadable)]) + "\n"
 
@@ -300,6 +280,17 @@ def _workers_text(workers: Sequence[WorkerRow]) -> list[str]:
             f"{name:<22}{row.pid:>8}{row.samples:>9}{row.busy_share:>7.0%}{row.busy_s:>9.2f}{row.cpu_s:>9.2f}"
             f"{row.sample_median_ms:>11.3f}  {row.ended}"
         )
+    return lines
+
+
+def _slowest_text(slowest: Sequence[SlowSample]) -> list[str]:
+    if not slowest:
+        return []
+    lines = ["", f"{'slowest samples':<22}{'ms':>10}{'CPU ms':>10}{'bytes':>12}  most of it in"]
+    for row in slowest:
+        often = f", {row.seen} times among the slowest" if row.seen > 1 else ""
+        op = f"{row.slowest_op} {row.slowest_op_ms:.1f} ms" if row.slowest_op else ""
+        lines.append(f"index {row.index:<16}{row.ms:>10.1f}{row.cpu_ms:>10.1f}{row.nbytes:>12}  {op}{often}")
     return lines
 
 

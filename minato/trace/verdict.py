@@ -3,7 +3,8 @@
 the consumer hardly waits                                  accelerator-bound
 it makes samples itself, and works more than that          accelerator-bound
 it waits, and ... one worker is much slower than others    straggler-bound
-              ... few samples are slow, workers idle       straggler-bound; storage-bound, if loading stalls in them
+              ... few samples are slow, and workers idle   straggler-bound; storage-bound, if loading stalls in them
+              ... few samples are much of the work         likewise
               ... workers wait for data, off the CPU       storage-bound
               ... otherwise                                preprocessing-bound, by the dearest operation
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from .samples import SampleTimes
 
 PREPROCESSING, ACCELERATOR, STORAGE, STRAGGLER, UNKNOWN = (
     "preprocessing-bound",
@@ -25,6 +28,10 @@ LITTLE_WAITING = 0.05  # share of the consumer's time; below it, faster loading 
 SLOW_WORKER = 1.5  # times the median of the others, in the median of its samples: noise of a busy machine is less
 FEWEST_SAMPLES = 8  # of a worker, to say that it is slow
 HEAVY_TAIL = 5.0  # P99 over median of what samples take
+FEW_SAMPLES = 0.05  # share of samples that are exceptions
+MUCH_WORK = 0.33  # share of all work that they may take and be no more than that
+A_TURN_S = 0.02  # a sample may lose the CPU to others for as long: below it, being off the CPU means nothing
+MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must have to be named in its place
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
 CROWDED = 0.75  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
@@ -70,14 +77,13 @@ class Facts:
     work_s: float = 0.0
     """Work on samples, over all workers."""
     work_cpu_s: float = 0.0
-    sample_median_s: float = 0.0
-    sample_p99_s: float = 0.0
+    samples: SampleTimes = field(default_factory=SampleTimes)
     ops: Sequence[OpFact] = ()
+    inner: Sequence[OpFact] = ()
+    """The user's own spans, inside others or where there are none."""
     workers: Sequence[WorkerFact] = ()
     crowded_cpu: float = 0.0
     """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
-    tail_stalls: float = 0.0
-    """Of the time of the slowest percent of samples, the share that their loading was off the CPU."""
     is_inline: bool = False
     """There are no workers: the consumer makes samples itself."""
 
@@ -133,8 +139,10 @@ def _numbers(facts: Facts) -> dict[str, float]:
         "busy_share": facts.busy_share,
         "work_s": facts.work_s,
         "work_cpu_s": facts.work_cpu_s,
-        "sample_median_s": facts.sample_median_s,
-        "sample_p99_s": facts.sample_p99_s,
+        "sample_median_s": facts.samples.median,
+        "sample_p99_s": facts.samples.p99,
+        "slow_samples": facts.samples.slow_share,
+        "slow_samples_work": facts.samples.slow_work,
     }
 
 
@@ -157,21 +165,36 @@ def _slow_worker(facts: Facts) -> Verdict | None:
 
 
 def _slow_samples(facts: Facts) -> Verdict | None:
-    tail = facts.sample_p99_s / facts.sample_median_s if facts.sample_median_s else 0.0
-    if tail < HEAVY_TAIL or facts.busy_share >= IDLE_WORKERS or facts.crowded_cpu >= CROWDED:
+    """Few samples are much slower than the others, and hold batches up or are much of the work."""
+    times = facts.samples
+    tail = times.p99 / times.median if times.median else 0.0
+    idle = tail >= HEAVY_TAIL and facts.busy_share < IDLE_WORKERS
+    heavy = 0 < times.slow_share <= FEW_SAMPLES and times.slow_work >= MUCH_WORK
+    kept_off = times.slow_on_cpu < 1 - OFF_CPU and times.slow_median < A_TURN_S  # a busy machine does that to any
+    if facts.crowded_cpu >= CROWDED or not (idle or (heavy and not kept_off)):
         return None
-    text = (
-        f"Few slow samples hold batches up: the slowest percent takes {_time(facts.sample_p99_s)} or more, the median "
-        f"{_time(facts.sample_median_s)}, and workers were busy only {facts.busy_share:.0%} of the time."
+    what = (
+        f"{_few(times.slow_share)} of the samples take {times.slow_work:.0%} of the work: {_time(times.slow_median)} "
+        f"each, against a median of {_time(times.median)}."
     )
-    if facts.tail_stalls >= OFF_CPU:
-        text += f" {facts.tail_stalls:.0%} of the time of these samples is loading off the CPU: some reads stall."
+    numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
+    if times.slow_loading >= OFF_CPU:
+        text = f"{what} {times.slow_loading:.0%} of their time is loading off the CPU: some reads stall."
         advice = (
             "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
         )
-        return Verdict(STORAGE, "loading", text, advice, {"tail_ratio": tail, "tail_stalls": facts.tail_stalls})
-    advice = "Let samples overtake (in_order=False), raise prefetch_factor, or look at what makes these samples slow."
-    return Verdict(STRAGGLER, "slow samples", text, advice, {"tail_ratio": tail})
+        return Verdict(STORAGE, "loading", text, advice, numbers)
+    text = f"Few slow samples hold batches up: {what} Workers were busy {facts.busy_share:.0%} of the time."
+    advice = "Look at what makes these samples slow: the report lists the slowest. "
+    if idle:
+        advice += "Let samples overtake (in_order=False), or raise prefetch_factor."
+    else:
+        advice += "Workers have no time left for them: cache, add workers, or make them cheaper."
+    return Verdict(STRAGGLER, "slow samples", text, advice, numbers)
+
+
+def _few(share: float) -> str:
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
 
 
 def _storage(facts: Facts) -> Verdict | None:
@@ -194,6 +217,9 @@ def _storage(facts: Facts) -> Verdict | None:
         if not facts.work_s or off_cpu < OFF_CPU:
             return None
         what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
+    waiting = max(facts.inner, key=lambda op: op.total_s - op.cpu_s, default=None)
+    if waiting is not None and waiting.total_s - waiting.cpu_s >= MOST_INSIDE * max(loading_s, facts.work_s) * off_cpu:
+        what += f" Most of that is in {waiting.name}, {_time(waiting.mean_s)} per call."
     advice = "Fetch more at once (more workers, fetcher='threaded' or 'asyncio'), read larger pieces, or cache."
     return Verdict(STORAGE, "loading", what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
 
@@ -207,20 +233,23 @@ def _preprocessing(facts: Facts) -> Verdict:
         )
     elif facts.work_s and _share_on(facts) < LITTLE_CPU:
         busy += " For the rest they waited: for a core that others had, a lock, or data."
-    whole = sum(op.total_s for op in facts.ops)
-    advice = "Add workers, or make it cheaper; `minato trace report` lists all operations."
+    advice = "Add workers, or make it cheaper."
     if facts.is_inline:
         advice = "Use workers (num_workers): samples are made in the loop's own process, one at a time."
     elif facts.crowded_cpu >= CROWDED:
         advice = "Use more workers with fewer samples at once in each, or make it cheaper."
-    if not whole:
+    whole = _spent(facts.ops) or facts.work_s
+    dearest = max(facts.ops or facts.inner, key=lambda op: op.total_s, default=None)
+    if dearest is None or not whole:
         return Verdict(PREPROCESSING, "", busy, advice)
-    dearest = max(facts.ops, key=lambda op: op.total_s)
     share = dearest.total_s / whole
-    text = (
-        f"{busy} The dearest operation is {dearest.name}: {share:.0%} of the work, {_time(dearest.mean_s)} per sample."
-    )
-    return Verdict(PREPROCESSING, dearest.name, text, advice, {"dearest_share": share})
+    text = f"{busy} The dearest operation is {dearest.name}: {share:.0%} of the work, {_time(dearest.mean_s)} per call."
+    inside = max(facts.inner, key=lambda op: op.total_s, default=dearest)
+    culprit = dearest.name
+    if dearest.is_loading and inside is not dearest and inside.total_s >= MOST_INSIDE * dearest.total_s:
+        culprit = inside.name
+        text += f" Most of that is {inside.name}, {_time(inside.mean_s)} per call."
+    return Verdict(PREPROCESSING, culprit, text, advice, {"dearest_share": share})
 
 
 def _spent(ops: Sequence[OpFact]) -> float:

@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
         begin = 100.0 * batch
         made.made(batch, batch % 2, begin, 80, samples=8)
         made.op("Loader", batch % 2, begin, 10, kind=Kind.LOADER)
-        made.op(HOSTILE, batch % 2, begin + 10, 60)
+        made.op(HOSTILE, batch % 2, begin + 10, 60, batch, batch)
         made.taken(batch, begin, 85, samples=8)
         made.queue("ready", begin + 80, 1)
         made.queue("ready", begin + 85, 0)
@@ -112,3 +112,16 @@ def test_a_run_without_batches_has_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "nothing to judge" in page
     assert data_of(page)["waits"] == []
+
+
+def test_the_page_lists_the_slowest_samples(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    for batch in range(3):
+        made.op("Crop", 0, 100 * batch, 40 + batch, 70 + batch, batch)
+        made.op("Sample", 0, 100 * batch, 45 + batch, 70 + batch, batch, Kind.SAMPLE)
+        made.made(batch, 0, 100 * batch, 50)
+        made.taken(batch, 100 * batch, 60)
+    made.write()
+    write_html(tmp_path / "run", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.index("index 72") < page.index("index 71") < page.index("index 70")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from minato._instrument import Kind
 from minato.trace import tables, verdict
+from minato.trace.samples import SampleTimes, sample_times
 from minato.trace.summary import TABLES, rows, summarize, to_csv, to_text
 from minato.trace.verdict import Facts, OpFact, WorkerFact, judge
 from tests.support.traces import SyntheticRun
@@ -17,6 +19,15 @@ from tests.support.traces import SyntheticRun
 CROP, FLIP = OpFact("Crop", False, 8.0, 7.9, 0.008), OpFact("Flip", False, 1.0, 1.0, 0.001)
 LOADER = OpFact("Loader", True, 1.0, 0.9, 0.001)
 PAIR = (WorkerFact("worker 0", 500, 0.010), WorkerFact("worker 1", 500, 0.011))
+
+
+def times(**changes: float) -> SampleTimes:
+    usual = {"median": 0.01, "p99": 0.012, "slow_share": 0.0, "slow_work": 0.0, "slow_median": 0.0}
+    return SampleTimes(**{**usual, "slow_on_cpu": 0.99, "slow_loading": 0.0, **changes})
+
+
+TAIL = times(p99=0.5, slow_share=0.02, slow_work=0.2, slow_median=0.5)
+HEAVY = times(p99=0.5, slow_share=0.02, slow_work=0.5, slow_median=0.5)
 
 
 def facts(**changes: object) -> Facts:
@@ -27,8 +38,7 @@ def facts(**changes: object) -> Facts:
         "busy_share": 0.95,
         "work_s": 10.0,
         "work_cpu_s": 9.8,
-        "sample_median_s": 0.01,
-        "sample_p99_s": 0.012,
+        "samples": times(),
         "ops": (LOADER, CROP, FLIP),
         "workers": PAIR,
     }
@@ -42,9 +52,20 @@ def facts(**changes: object) -> Facts:
         ({"waited_s": 0.01, "mean_delay_s": 0.3}, verdict.ACCELERATOR, "consumer"),
         ({"workers": (*PAIR, WorkerFact("worker 2", 40, 0.05))}, verdict.STRAGGLER, "worker 2"),
         ({"workers": (*PAIR, WorkerFact("worker 2", 3, 0.05))}, verdict.PREPROCESSING, "Crop"),
-        ({"sample_p99_s": 0.5, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
-        ({"sample_p99_s": 0.5, "busy_share": 0.3, "tail_stalls": 0.9}, verdict.STORAGE, "loading"),
-        ({"sample_p99_s": 0.5, "busy_share": 0.99}, verdict.PREPROCESSING, "Crop"),
+        ({"samples": TAIL, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
+        ({"samples": replace(TAIL, slow_loading=0.9), "busy_share": 0.3}, verdict.STORAGE, "loading"),
+        ({"samples": TAIL}, verdict.PREPROCESSING, "Crop"),
+        # Workers have no idle time, but few samples take much of it; also if they are fewer than a percent.
+        ({"samples": HEAVY}, verdict.STRAGGLER, "slow samples"),
+        ({"samples": replace(HEAVY, p99=0.012, slow_share=0.005)}, verdict.STRAGGLER, "slow samples"),
+        ({"samples": replace(HEAVY, slow_loading=0.9)}, verdict.STORAGE, "loading"),
+        ({"samples": replace(HEAVY, slow_share=0.3)}, verdict.PREPROCESSING, "Crop"),
+        # Short ones that lost the CPU to others for a while are not slow by themselves.
+        ({"samples": replace(HEAVY, slow_on_cpu=0.1, slow_median=0.004)}, verdict.PREPROCESSING, "Crop"),
+        # The user's own spans, where nothing else tells what is inside.
+        ({"ops": (), "inner": (CROP, FLIP)}, verdict.PREPROCESSING, "Crop"),
+        ({"ops": (OpFact("Loader", True, 9.0, 8.9, 0.01),), "inner": (CROP,)}, verdict.PREPROCESSING, "Crop"),
+        ({"ops": (OpFact("Loader", True, 9.0, 8.9, 0.01),), "inner": (FLIP,)}, verdict.PREPROCESSING, "Loader"),
         # No workers: the loop takes turns with the loader, and what takes more is the limit.
         ({"is_inline": True}, verdict.PREPROCESSING, "Crop"),
         ({"is_inline": True, "stepped_s": 9.0}, verdict.ACCELERATOR, "consumer"),
@@ -84,7 +105,7 @@ ops = st.builds(OpFact, st.text(max_size=5), st.booleans(), amounts, amounts, am
 )
 def test_any_facts_give_a_verdict(batches: int, n: list[float], ops: list[OpFact], workers: list[WorkerFact]) -> None:
     """Zeros, no operations, no workers: a verdict in words, always."""
-    found = judge(Facts(batches, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[2], ops, workers))
+    found = judge(Facts(batches, *n[:7], SampleTimes(*n[1:]), ops, ops[:1], workers))
     assert found.bound in (
         verdict.PREPROCESSING,
         verdict.ACCELERATOR,
@@ -160,3 +181,45 @@ def test_tables_are_written_in_every_form(tmp_path: Path) -> None:
     assert rows(summary.workers)[0]["samples"] == 1
     for name in TABLES:
         assert to_csv(summary, name).count(",") >= 3
+
+
+def test_samples_of_a_run_in_two_batches_are_counted_once(tmp_path: Path) -> None:
+    """Three samples of 10 ms were made together; two went to one batch and one to the next."""
+    run = SyntheticRun(tmp_path)
+    run.made(0, 0, 0, 31, samples=2)
+    run.made(1, 0, 20, 12, samples=1)
+    run.made(1, 1, 0, 30, samples=3)  # another worker at the same time
+    run.taken(0, 0, 31, samples=2)
+    run.taken(1, 31, 1, samples=4)
+    run.write()
+    summary = summarize(tmp_path)
+    assert [row.busy_s for row in summary.workers] == pytest.approx([0.032, 0.030])
+    assert summary.workers[0].busy_share == pytest.approx(1.0)
+    assert [life.busy_ns for life in summary.batches] == [20_000_000, 42_000_000]
+    assert [life.done_ns - (life.start_ns or 0) for life in summary.batches if life.done_ns] == [31_000_000, 32_000_000]
+
+
+def test_the_slowest_samples_are_listed_by_their_index(tmp_path: Path) -> None:
+    """With where their time went; one that comes again in each epoch is listed once."""
+    run = SyntheticRun(tmp_path)
+    for batch in range(30):
+        index, slow = batch % 10, batch % 10 == 7
+        at = 100.0 * batch
+        run.op("Loader", 0, at, 1, index, batch, Kind.LOADER)
+        run.op("Decode", 0, at + 1, 60 + batch if slow else 1, index, batch)
+        run.op("Sample", 0, at, 61 + batch if slow else 2, index, batch, Kind.SAMPLE)
+        run.made(batch, 0, at, 62 + batch if slow else 3)
+        run.taken(batch, at, 95)
+    run.write()
+    summary = summarize(tmp_path)
+    first = summary.slowest[0]
+    assert (first.index, first.ms, first.slowest_op, first.slowest_op_ms) == (7, 88.0, "Decode", 87.0)
+    assert (first.seen, first.batch, first.worker) == (3, 27, 0)
+    assert len(summary.slowest) == 10  # as many as there are
+    assert [row.index for row in summary.slowest].count(7) == 1
+    assert "index 7" in to_text(summary)
+    assert f"{first.index},88.0" in to_csv(summary, "slowest")
+    times = sample_times(summary.run)
+    assert (times.median, times.slow_share) == pytest.approx((0.002, 0.1))
+    assert times.slow_work == pytest.approx((68 + 78 + 88) / (68 + 78 + 88 + 27 * 2))
+    assert times.slow_on_cpu == pytest.approx(1.0)

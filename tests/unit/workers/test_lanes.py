@@ -16,7 +16,7 @@ from minato._sample_random import SampleSource
 from minato._scheduler.window import Window
 from minato._workers.async_randomness import AsyncRandomness, Started
 from minato._workers.generators import PythonGenerator
-from minato._workers.lanes import Turns
+from minato._workers.lanes import LaneBoard, Turns
 from minato._workers.thread_randomness import SeedingGuard, Turnstile
 from tests.faults.data import Rows, row
 
@@ -31,6 +31,20 @@ class FakeBoard:
 
 def turns(fetches: int = 4) -> Turns:
     return Turns(FakeBoard(fetches))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "posted", "expected"), [(64, 320, 2), (64, 128, 2), (64, 127, 1), (64, 1, 1), (4, 320, 8), (4, 3, 8)]
+)
+def test_lanes_take_several_of_a_batch_only_while_there_are_as_many_for_all(
+    lanes: int, posted: int, expected: int
+) -> None:
+    """Of a batch of 32; few lanes share it out among themselves, as workers do."""
+    board = LaneBoard.__new__(LaneBoard)
+    words = [0] * 64
+    words[Header.ACTIVE] = lanes
+    board._words = words  # type: ignore[assignment]
+    assert board._share(32, posted) == expected
 
 
 def test_lanes_beyond_the_number_of_fetches_rest() -> None:

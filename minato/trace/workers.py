@@ -1,0 +1,82 @@
+"""The table of workers: how busy each was, what its samples took, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._instrument import Kind
+from .batches import run_lengths
+from .reading import ProcessTrace, RunTrace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One process that made samples."""
+
+    rank: int
+    pool: int
+    worker: int
+    """-1: the main process."""
+    pid: int
+    samples: int
+    alive_s: float
+    busy_s: float
+    busy_share: float
+    """Of the time it was alive; of all its lanes, if it fetches several samples at once."""
+    cpu_s: float
+    sample_median_ms: float
+    ended: str
+    """"stopped", "died", or "unknown": the trace does not say."""
+    lanes: int = 1
+    """Samples that it worked on at once: threads, or tasks of an event loop."""
+
+
+def worker_rows(run: RunTrace) -> list[WorkerRow]:
+    """One row per process that made samples."""
+    ends = _ends(run)
+    rows = []
+    for process in run.processes:
+        runs = process.of(Kind.RUN)
+        if process.header.role == "main" and not len(runs):
+            continue
+        records, header = process.records, process.header
+        alive_ns = int((records["start_ns"] + records["duration_ns"]).max() - records["start_ns"].min())
+        lanes = max(1, len(np.unique(runs["thread"])))
+        lengths, counts = run_lengths(runs), runs["count"]
+        busy_s = float(lengths.sum() * 1e-9)
+        each = np.repeat(lengths / np.maximum(1, counts), counts)
+        rows.append(
+            WorkerRow(
+                rank=header.rank,
+                pool=header.pool,
+                worker=header.worker,
+                pid=header.pid,
+                samples=int(counts.sum()),
+                alive_s=alive_ns * 1e-9,
+                busy_s=busy_s,
+                busy_share=busy_s / (alive_ns * 1e-9 * lanes) if alive_ns else 0.0,
+                cpu_s=float(runs["cpu_us"].sum() * 1e-6),
+                sample_median_ms=float(np.median(each) * 1e-6) if len(each) else 0.0,
+                ended=_how_ended(process, ends),
+                lanes=lanes,
+            )
+        )
+    return rows
+
+
+def _ends(run: RunTrace) -> set[tuple[int, int]]:
+    """Rank and process id of workers that a main process saw end while it waited."""
+    found = set()
+    for process in run.mains:
+        for event in process.events(Kind.WORKER):
+            if event.name == "end":
+                found.add((process.header.rank, event.nbytes))
+    return found
+
+
+def _how_ended(process: ProcessTrace, ends: set[tuple[int, int]]) -> str:
+    if any(event.name == "stop" for event in process.events(Kind.WORKER)):
+        return "stopped"
+    return "died" if (process.header.rank, process.header.pid) in ends else "unknown"
