@@ -28,6 +28,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks import harness, process_tree, workloads
+from benchmarks.ceiling import NoLoader
 from benchmarks.harness import Arm, Case, Measure, Results, Target, Verdict
 from benchmarks.workloads import Workload
 from minato.bench.running import StolenTime
@@ -62,9 +63,11 @@ def main_case(
     at_least: float,
     over_none: float = 0.0,
     persistent: bool = False,
+    ceiling: bool = False,
     **common: Any,
 ) -> Case:
-    """A workload of the issue's table: 0 and 2 workers, orders, and with `persistent` the rate of a second epoch."""
+    """A workload of the issue's table: 0 and 2 workers, orders, with `persistent` the rate of a second epoch, with
+    `ceiling` what two processes reach that only make the samples."""
     arguments = {"shuffle": True, **common}
     two = {**arguments, "num_workers": 2}
     targets = [Target("minato 2 workers", "torch 2 workers", at_least)]
@@ -77,6 +80,8 @@ def main_case(
         arm("minato 2 workers", ours, **two),
         arm("minato 2 workers in_order=True", ours, **two, in_order=True),
     ]
+    if ceiling:
+        arms.append(arm("no loader, 2 processes", NoLoader, **two))
     if persistent:
         arms += [arm("torch 2 persistent", DataLoader, 2, **two), arm("minato 2 persistent", ours, 2, **two)]
         last = "2 persistent, epoch 2"
@@ -109,7 +114,7 @@ def all_cases(ours: LoaderClass) -> list[Case]:
     two: dict[str, Any] = {"num_workers": 2}
     spawn: dict[str, Any] = {**cheap, **two, "multiprocessing_context": "spawn"}
     return [
-        main_case("cheap", "3x32x32 uint8 to float, batch 256", CHEAP, ours, 2.5, 1.4, True, batch_size=256),
+        main_case("cheap", "3x32x32 uint8 to float, batch 256", CHEAP, ours, 2.5, 1.4, True, True, batch_size=256),
         main_case("big", "3x224x224 float32, batch 64", BIG, ours, 4.0, persistent=True, batch_size=64),
         main_case("nested", "dict of 6 tensors, 2 ints, 1 string, batch 128", NESTED, ours, 1.5, batch_size=128),
         main_case(

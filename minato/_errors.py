@@ -59,7 +59,7 @@ class ForkHazardWarning(RuntimeWarning):
 
 
 class RepeatedStreamWarning(RuntimeWarning):
-    """All workers' streams of an iterable dataset began with the same batch."""
+    """All workers' streams of an iterable dataset gave the same batches."""
 
 
 class CopyOnWriteWarning(RuntimeWarning):

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import signal
 from collections.abc import Generator, Iterator
 
 import hypothesis
@@ -18,6 +19,8 @@ _raised = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell: Ctrl-C is tested too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "leaks_ok(reason): this test may leave processes, threads or descriptors behind")
 
 

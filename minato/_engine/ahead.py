@@ -118,12 +118,17 @@ class _Made:
         if not untouched or self._sampler.changes() is not None:
             return False
         self._adopted = draws
-        self._move(self._reached)
+        if draws:
+            self.generator.set_state(self._reached)
         return True
 
     def _move(self, state: torch.Tensor) -> None:
-        self._reached = state
-        if self._adopted:
+        """The sampler has come to `state`. Where the program has drawn from the same generator since, its draws stay:
+        put back, it would give the program the same numbers twice."""
+        before, self._reached = self._reached, state
+        if not self._adopted or _bytes(state) == _bytes(before):
+            return
+        if _bytes(self.generator.get_state()) == _bytes(before):
             self.generator.set_state(state)
 
 

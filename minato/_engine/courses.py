@@ -106,6 +106,11 @@ class Course:
     def __iter__(self) -> Iterator[Any]:
         return self.batches
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether its order is known from the first batch on: no sampler's code runs for the others."""
+        return self.origin.pulls is None
+
     def retold(self, batches: Iterator[Any]) -> Course:
         """The same course, told by another iterator."""
         if self.origin.pulls is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .._errors import CapturedError
@@ -19,14 +20,35 @@ from .._queues.texts import texts_of_batch
 from .totals import Totals
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A batch as the user gets it."""
+
+    data: Any
+    samples: int
+    nbytes: int
+    is_copied: bool
+    """Whether it was copied because the user holds so many others; small ones are copied anyhow."""
+
+
+def hand_out(batch: Delivered | BaseException, totals: Totals) -> Any:
+    """What the user gets: the batch, which counts from now on, or the error in its place."""
+    if isinstance(batch, BaseException):
+        try:
+            raise batch
+        finally:
+            del batch  # its traceback refers to this frame: a cycle
+    totals.count_delivered(batch.samples, batch.nbytes, batch.is_copied)
+    return batch.data
+
+
 class Delivery:
     """Builds batches in the main process."""
 
-    def __init__(self, board: PostingBoard, slots: Slots, totals: Totals) -> None:
+    def __init__(self, board: PostingBoard, slots: Slots) -> None:
         self._board = board
         self._slots = slots
         self._book = LayoutBook(board.control, board.arena)
-        self._totals = totals
 
     def error(self, fields: Fields) -> BaseException | None:
         """The error that a ready batch carries: its collation's, or that of its first failed row."""
@@ -40,20 +62,16 @@ class Delivery:
         captured: CapturedError = codec.read(memory, offset, keep=codec.copy_all)
         return captured.rebuild()
 
-    def take(self, fields: Fields) -> Any:
+    def take(self, fields: Fields) -> Delivered:
         """The batch. Its slot is lent under it, or free again if everything was copied."""
-        slot, nbytes = fields[Batch.SLOT], fields[Batch.HEAP_TOP]
-        self._totals.bytes_delivered += nbytes
-        if nbytes > codec.SMALL and self._slots.may_lend():
-            self._totals.batches_zero_copy += 1
-            return self._build(fields, self._slots.lend(slot, nbytes), codec.keep_large)
-        if nbytes > codec.SMALL:
-            self._totals.batches_copied += 1
-        else:  # small ones are copied anyhow
-            self._totals.batches_zero_copy += 1
+        slot, nbytes, samples = fields[Batch.SLOT], fields[Batch.HEAP_TOP], samples_in(fields)
+        is_large = nbytes > codec.SMALL
+        if is_large and self._slots.may_lend():
+            data = self._build(fields, self._slots.lend(slot, nbytes), codec.keep_large)
+            return Delivered(data, samples, nbytes, is_copied=False)
         data = self._build(fields, self._memory(fields), codec.copy_all)
         self._slots.put_back(slot)
-        return data
+        return Delivered(data, samples, nbytes, is_copied=is_large)
 
     def payload(self, fields: Fields) -> tuple[bool, Bytes]:
         """Whether a ready batch is a full one, and the bytes of its samples or its result."""

@@ -11,7 +11,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from .._errors import InternalError, LoaderClosed, WorkerDied
+from .._errors import InternalError, WorkerDied
 from .._plan import LoaderPlan, Order, Source
 from .._protocols import RemoteSide
 from .._queues.board import Fields, samples_in
@@ -24,19 +24,20 @@ from .._workers.program import Program
 from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .away import make_away
+from .beforehand import Beforehand
 from .casualties import Casualties
-from .delivery import Delivery
+from .delivery import Delivered, Delivery, hand_out
 from .epochs import Epochs
 from .feeds import Epoch, Feed, StreamFeed
 from .foresight import make_foresight
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
-from .lifetime import keep_until_exit, release
+from .lifetime import closed_error, keep_until_exit, release
 from .memory import MemoryKeeper
 from .mending import Mender
 from .observing import KeptProfile, SampleTimes, queue_lengths
 from .pace import Pace
-from .progress import Track
+from .progress import Handover, Track
 from .scaling import make_scaler
 from .totals import Totals
 from .twins import Twins
@@ -78,7 +79,7 @@ class Engine:
         control = ControlBlock.create(records, plan.most_workers, plan.worker.lanes, remote.lanes if remote else 0)
         self._board = PostingBoard(control, self._memory.arena)
         self._totals = totals
-        self._delivery = Delivery(self._board, self._slots, totals)
+        self._delivery = Delivery(self._board, self._slots)
         self._waited_s = 0.0
         """For the batch that is being handed over."""
         self._window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
@@ -99,18 +100,13 @@ class Engine:
         self._hangs: Hangs | None = None
         if plan.timeout and self._mender is not None:
             self._hangs = Hangs(self._board, self._pool, plan, self._casualties, self._mender)
+        pace, away = self._pace, self._away
         self._epochs = Epochs(
-            plan,
-            base_seed,
-            self._board,
-            self._slots,
-            self._away,
-            self._window,
-            foresight,
-            self._pace,
-            span,
-            first_epoch,
+            plan, base_seed, self._board, self._slots, away, self._window, foresight, pace, span, first_epoch
         )
+        self._beforehand = Beforehand(self._prepare, self._in_use)
+        # Where failures may have to be seen to, or others help, every batch is taken by the consumer.
+        self._prepares = self._mender is None and remote is None
         self._twins = Twins(plan.worker.num_workers if plan.worker.source is Source.ITERABLE else 0)
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
         keep_until_exit(self)
@@ -133,6 +129,7 @@ class Engine:
         """Begin another epoch with the same workers; what was left of the one before is abandoned."""
         with self._in_use, self._uninterrupted:
             self._check_open()
+            self._beforehand.drop()
             self._start_epoch(sampler, seed)
 
     def _start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
@@ -164,8 +161,23 @@ class Engine:
 
     def next_batch(self) -> Any:
         """The next batch, or StopIteration, or the error that the batch carries."""
+        self._beforehand.asked()
+        if self._epochs.is_behind or (self._scaler is not None and self._scaler.due <= time.monotonic()):
+            self._catch_up()
+        return hand_out(self._take_prepared() or self._take_here(), self._totals)
+
+    def _take_prepared(self) -> Delivered | BaseException | None:
+        return self._beforehand.take()
+
+    def _take_here(self) -> Delivered | BaseException:
+        """The next batch, or the error in its place, taken by the consumer itself."""
+        if self.is_foreign:
+            self._check_open()  # not under the lock: some thread may have held it when the process was forked
         with self._in_use:
             self._check_open()
+            prepared = self._take_prepared()  # it has become ready meanwhile
+            if prepared is not None:
+                return prepared
             self._away.asked()
             with self._uninterrupted:  # before a batch is taken: an error of a policy, or in a warning, loses none
                 self._tend()
@@ -173,14 +185,50 @@ class Engine:
                     self._twins.tell()
                 batch = self._at_hand()
                 if batch is not None:
+                    self._beforehand.was_here()
                     return self._hand_over(batch)
             batch = self._await_batch()
             if batch is None:
                 self._times.look_at_once(self._current.out)
                 self._profile.save()
+                self._twins.end()
+                if self._twins.found:
+                    self._twins.tell()
                 raise StopIteration
             with self._uninterrupted:
                 return self._hand_over(batch)
+
+    def batch_arrived(self) -> None:
+        """The user has got the batch: the next one may be made ready while he works with it."""
+        if self._prepares:
+            self._beforehand.arrived()
+
+    def was_interrupted(self, handover: Handover) -> None:
+        """The user asked for a batch, and did not wait for it."""
+        with self._in_use:
+            handover.interrupted(still_here=len(self._beforehand))
+
+    def _prepare(self) -> Delivered | BaseException | None:
+        """The next batch, made ready in another thread while the user works with the last one; None: there is none.
+        What calls the user's code, draws random numbers or starts processes is left to the consumer."""
+        try:
+            if self._closing or self._twins.found:
+                return None
+            self._times.look(self._current.out)
+            batch = self._pick()
+            return None if batch is None else self._hand_over(batch, aside=True)
+        except BaseException as error:  # for whoever asks for this batch
+            return error
+
+    def _catch_up(self) -> None:
+        """Do what could not be done aside, before a batch is taken: an error loses none."""
+        if self.is_foreign:
+            return
+        with self._in_use:
+            self._check_open()
+            with self._uninterrupted:
+                self._tend()
+                self._epochs.catch_up()
 
     def has_batch(self) -> bool:
         """Whether `next_batch` would return, or raise, without waiting. A batch with failures that the policy has yet
@@ -258,7 +306,7 @@ class Engine:
             self.close()
             raise
         if self._closing:
-            raise LoaderClosed("the loader was closed while this iterator waited for a batch")
+            raise closed_error("the loader was closed while this iterator waited for a batch")
         if not dead and self._hangs is not None and patience.is_over and self._pick() is None:
             self._relieve(self._hangs, patience)
 
@@ -282,24 +330,20 @@ class Engine:
             if batch is None or self._board.state(batch) != State.ENDED:
                 return batch
             with self._uninterrupted:
-                feed.out.remove(batch)
-                feed.ledger.deliver_batch(batch)
-                feed.ended(batch, self._delivery.stream_state(self._board.fields(batch)))
-                self._slots.put_back(self._board.take_slot(batch))
-                self._epochs.top_up()
+                self._epochs.drop_ended(batch, self._delivery.stream_state(self._board.fields(batch)))
         return None
 
-    def _hand_over(self, batch: int) -> Any:
+    def _hand_over(self, batch: int, aside: bool = False) -> Delivered:
         """Deliver a batch, and post others in its place."""
         fields, waited_s, self._waited_s = self._board.fields(batch), self._waited_s, 0.0
         self._current.out.remove(batch)
         try:
             return self._deliver(batch, fields)
         finally:
-            self._epochs.top_up_in_time()
+            self._epochs.top_up_in_time(aside)
             self._away.returned(samples_in(fields), waited_s)
 
-    def _deliver(self, batch: int, fields: Fields) -> Any:
+    def _deliver(self, batch: int, fields: Fields) -> Delivered:
         feed = self._current
         if isinstance(feed, StreamFeed):
             if not self._twins.is_over:
@@ -319,10 +363,7 @@ class Engine:
         if error is not None:
             self._slots.put_back(self._board.take_slot(batch))
             raise error
-        samples = samples_in(fields)
-        self._totals.batches_delivered += 1
-        self._totals.samples_delivered += samples
-        self._window.observe(fields[Batch.HEAP_TOP], samples)
+        self._window.observe(fields[Batch.HEAP_TOP], samples_in(fields))
         return self._delivery.take(fields)
 
     # ---- state and end --------------------------------------------------------------------------------------------
@@ -331,14 +372,15 @@ class Engine:
         """The state right now; totals are the loader's."""
         if self._closed:
             return LoaderStats()
+        prepared = len(self._beforehand)
         return LoaderStats(
             workers=len(self._pool.alive),
-            batches_in_flight=self._epochs.in_flight,
+            batches_in_flight=self._epochs.in_flight + prepared,
             slots=self._slots.count,
             slots_lent=self._slots.lent,
             window=self._window.size,
             memory_budget=self._plan.memory_budget or 0,
-            **queue_lengths(self._board, self._current.out),
+            **queue_lengths(self._board, self._current.out, prepared),
         )
 
     @property
@@ -365,7 +407,7 @@ class Engine:
         if self._broken:
             raise WorkerDied(self._broken)
         if self._closed:
-            raise LoaderClosed("the loader was closed: make a new iterator with iter(loader), or a new loader")
+            raise closed_error("the loader was closed: make a new iterator with iter(loader), or a new loader")
         if self.is_foreign:
             raise InternalError("this iterator belongs to another process; make a new one with iter(loader)")
 
@@ -375,7 +417,12 @@ class Engine:
             return
         self._closing = True
         self._pool.interrupt()
+        if self._beforehand.end(self._finish):
+            self._finish()
+
+    def _finish(self) -> None:
         with self._in_use:
+            self._beforehand.drop()
             self._close()
 
     def _close(self) -> None:

@@ -56,6 +56,8 @@ class Epochs:
         """The epoch after the current one, already under way."""
         self.forecast: Forecast | None = None
         """Of the epochs to come, if the workers are to live on."""
+        self.is_behind = False
+        """Whether batches were delivered aside, and the consumer has yet to post others in their place."""
         self.void: list[int] = []
         """Batches of abandoned epochs whose slots some worker may still write to."""
 
@@ -114,11 +116,12 @@ class Epochs:
         """Batches posted and not delivered."""
         return len(self.current.out) + (0 if self.ahead is None else len(self.ahead.out))
 
-    def top_up(self) -> None:
-        """Post batches until the window is full: of this epoch, and when it has no more, of the next."""
+    def top_up(self, aside: bool = False) -> None:
+        """Post batches until the window is full: of this epoch, and when it has no more, of the next, but not `aside`:
+        drawing its order is for the consumer's thread."""
         reclaim(self.void, self._slots, self._board)
         posted = self._post_from(self.current)
-        if self.current.exhausted and self.forecast is not None and self._may_look_ahead():
+        if self.current.exhausted and self.forecast is not None and not aside and self._may_look_ahead():
             if self.ahead is None:
                 foreseen = self.forecast.make()
                 if foreseen is not None:
@@ -131,10 +134,34 @@ class Epochs:
             self._pace.wake_for_posted(posted, self.current.out)
             self._away.wake()
 
-    def top_up_in_time(self) -> None:
-        """The same after a batch was delivered, several batches at once where nobody is in a hurry."""
-        if self.ahead is not None or not self._pace.may_post_later(self.current.out):
-            self.top_up()
+    def top_up_in_time(self, aside: bool = False) -> None:
+        """The same after a batch was delivered, several batches at once where nobody is in a hurry. `aside`, what is
+        for the consumer's thread is left to `catch_up`."""
+        if aside and not self._may_be_posted_aside:
+            self.is_behind = True
+        elif self.ahead is not None or not self._pace.may_post_later(self.current.out):
+            self.top_up(aside)
+
+    def drop_ended(self, batch: int, packed: bytes | None) -> None:
+        """A batch turned out to have nothing in it: its stream has ended. `packed`: the stream's last state."""
+        feed = self.current
+        feed.out.remove(batch)
+        feed.ledger.deliver_batch(batch)
+        feed.ended(batch, packed)
+        self._slots.put_back(self._board.take_slot(batch))
+        self.top_up()
+
+    def catch_up(self) -> None:
+        """Post what was not posted aside."""
+        if self.is_behind:
+            self.is_behind = False
+            self.top_up_in_time()
+
+    @property
+    def _may_be_posted_aside(self) -> bool:
+        """Whether any thread may post now: no sampler or function of the user's is asked, no generator drawn from."""
+        looks_ahead = self.ahead is not None or (self.forecast is not None and self.current.exhausted)
+        return self.current.may_be_posted_aside and not looks_ahead
 
     def _may_look_ahead(self) -> bool:
         """Whether nothing more will be posted of this epoch: batches of two epochs must not be mixed."""

@@ -57,6 +57,11 @@ class Feed(ABC):
     def progress(self) -> MapProgress | StreamProgress:
         """What was delivered, and how to go on from there."""
 
+    @property
+    def may_be_posted_aside(self) -> bool:
+        """Whether any thread may post its batches: nothing of the user's is asked for them."""
+        return True
+
     def deliverable(self) -> Sequence[int]:
         """Batches that may be delivered next, if batches may overtake."""
         return self.out
@@ -131,6 +136,10 @@ class TicketFeed(Feed):
         self._short_last = plan.short_batch_last
         self._short: int | None = None
         """A batch that has to wait until all others are delivered: every batch is full but the last."""
+
+    @property
+    def may_be_posted_aside(self) -> bool:
+        return self._course.is_drawn and (self._foresight is None or not self._foresight.asks_user)
 
     def post(self, board: PostingBoard, slot: int) -> bool:
         keys = self._from_reserve(board) if self._reserve else self._from_sampler()

@@ -14,7 +14,7 @@ from .._queues.keys import Indices, Keys, bare
 from .._queues.posting import PostingBoard
 from .._queues.stage_notes import StageReader
 from .._records import EarlyStart
-from .._scheduler.early import EarlyStarts
+from .._scheduler.early import EarlyStarts, HintFunction
 from .._scheduler.profile import Profile
 from .._scheduler.window import Window
 
@@ -30,6 +30,11 @@ class Foresight:
         self._read = [0] * board.control.records_here
         self._stages = StageReader(board.control)
         self._delivered = 0
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether a function of the user's is asked about every sample."""
+        return isinstance(self._starts.hint, HintFunction)
 
     def look(self) -> None:
         """Read what workers have noted since the last time."""

@@ -100,11 +100,19 @@ class LoaderIterator(Iterator[Any]):
             raise
         except BaseException:
             if self._prefetcher is None:  # which keeps what it has, and hands it out when it is asked again
-                handover.interrupted()
+                self._interrupted(handover)
             raise
         self._watch.count()
         self._arrived(handover)
+        self._went()
         return data
+
+    def _went(self) -> None:
+        """A batch goes to the user now."""
+
+    def _interrupted(self, handover: Handover) -> None:
+        """The user does not wait any more."""
+        handover.interrupted()
 
     def _finished(self) -> None:
         """The epoch is over."""
@@ -154,6 +162,13 @@ class WorkerIterator(LoaderIterator):
     def closed(self) -> bool:
         """Whether the workers are gone, or of no use any more."""
         return not self._finalizer.alive or self._engine.broken or self._engine.is_foreign
+
+    def _went(self) -> None:
+        if self._prefetcher is None:  # which takes batches ahead itself
+            self._engine.batch_arrived()
+
+    def _interrupted(self, handover: Handover) -> None:
+        self._engine.was_interrupted(handover)
 
     def _finished(self) -> None:
         if not self._persistent:

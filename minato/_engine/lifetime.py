@@ -8,8 +8,11 @@ where `atexit` handlers are not run at all.
 from __future__ import annotations
 
 import os
+import threading
 from multiprocessing.util import Finalize
 from typing import Protocol
+
+from .._errors import LoaderClosed
 
 
 class Closable(Protocol):
@@ -19,6 +22,8 @@ class Closable(Protocol):
 _EXIT_PRIORITY = 100  # ahead of anything that may want to join our processes
 _open: dict[int, Closable] = {}
 _registered_in: int | None = None
+_ending_in: int | None = None
+"""The process that has begun to end."""
 
 
 def keep_until_exit(engine: Closable) -> None:
@@ -36,6 +41,16 @@ def release(engine: Closable) -> None:
     _open.pop(id(engine), None)
 
 
+def closed_error(message: str) -> BaseException:
+    """For whoever asks a closed engine for a batch. A daemon thread that iterates while the process ends is ended
+    without a word, as Python ends such threads: nobody closed its loader, and nobody is left to be told."""
+    if _ending_in == os.getpid() and threading.current_thread().daemon:
+        return SystemExit(message)
+    return LoaderClosed(message)
+
+
 def _close_all() -> None:
+    global _ending_in
+    _ending_in = os.getpid()
     for engine in list(_open.values()):
         engine.close()

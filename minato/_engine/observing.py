@@ -68,10 +68,11 @@ class KeptProfile:
             )
 
 
-def queue_lengths(board: PostingBoard, batches: Sequence[int]) -> dict[str, Any]:
-    """Fields of `LoaderStats` about samples that are on their way in `batches`, those posted and not delivered."""
+def queue_lengths(board: PostingBoard, batches: Sequence[int], prepared: int = 0) -> dict[str, Any]:
+    """Fields of `LoaderStats` about samples that are on their way in `batches`, those posted and not delivered.
+    `prepared`: batches that were made ready for the user besides."""
     fast, slow = board.count_waiting(batches)
-    ready = board.count_ready(batches)
+    ready = board.count_ready(batches) + prepared
     return {
         "queue_fast": fast,
         "queue_slow": slow,

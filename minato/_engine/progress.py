@@ -125,9 +125,9 @@ class Handover:
         if self._on_the_way:
             self._on_the_way.popleft()
 
-    def interrupted(self) -> None:
-        """Whoever waited for a batch does so no more."""
-        self._lost = len(self._on_the_way)
+    def interrupted(self, still_here: int = 0) -> None:
+        """Whoever waited for a batch does so no more. `still_here`: the last ones, which the next to ask will get."""
+        self._lost = len(self._on_the_way) - still_here
 
     def forget_lost(self) -> None:
         """What is lost cannot be had again: later ones have arrived."""

@@ -36,6 +36,14 @@ class Totals:
     samples_skipped: int = 0
     skipped: tuple[Any, ...] = ()
 
+    def count_delivered(self, samples: int, nbytes: int, is_copied: bool) -> None:
+        """The user has got a batch."""
+        self.batches_delivered += 1
+        self.samples_delivered += samples
+        self.bytes_delivered += nbytes
+        self.batches_copied += is_copied
+        self.batches_zero_copy += not is_copied
+
     @property
     def samples_finished(self) -> int:
         """Samples that workers have made, delivered or not."""

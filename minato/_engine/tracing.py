@@ -24,6 +24,7 @@ from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast
+from .delivery import Delivered
 from .engine import Engine
 from .feeds import Epoch
 from .hangs import Patience
@@ -68,6 +69,11 @@ class PoolLog:
     def delivered(self, batch: int, samples: int, nbytes: int) -> None:
         """A batch, or the error in its place, goes to the user, perhaps over a device."""
         self._delivered.append((batch, samples, nbytes))
+
+    @property
+    def first_delivered(self) -> int | None:
+        """The batch that the user gets next, if it is on its way."""
+        return self._delivered[0][0] if self._delivered else None
 
     def consumed(self) -> None:
         """The user gets the batch that was delivered first."""
@@ -129,6 +135,13 @@ class TracedEngine(Engine):
             self._note_wait(batch, start_ns, _READY)
         return batch
 
+    def _take_prepared(self) -> Delivered | BaseException | None:
+        start_ns, number = _now(), self.log.first_delivered
+        prepared = super()._take_prepared()
+        if prepared is not None and number is not None:
+            self._note_wait(number, start_ns, _READY)
+        return prepared
+
     def _await_batch(self) -> int | None:
         start_ns, waits = _now(), self._totals.waits
         batch = super()._await_batch()
@@ -141,17 +154,18 @@ class TracedEngine(Engine):
         self._put(_WAIT, start_ns, now_ns - start_ns, batch, 1, self._pool_number, flags=flags)
         if now_ns >= self._look_ns:
             self._look_ns = now_ns + QUEUES_PERIOD_NS
-            self._note_queues()
+            self._note_queues(batch)
 
-    def _note_queues(self) -> None:
-        """What is left besides the batch that is about to be delivered."""
-        self.log.queue("ready", self._board.count_ready(self._current.out) - 1)
-        self.log.queue("in_flight", self._epochs.in_flight - 1)
+    def _note_queues(self, batch: int) -> None:
+        """What is left besides the batch that is about to be handed out."""
+        counted = batch in self._current.out  # one that was made ready before is not
+        self.log.queue("ready", self._board.count_ready(self._current.out) - counted)
+        self.log.queue("in_flight", self._epochs.in_flight - counted)
         self.log.queue("workers", self._pool.active, changes_only=True)
         parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
         self.log.queue("parked", parked, changes_only=True)
 
-    def _deliver(self, batch: int, fields: Fields) -> Any:
+    def _deliver(self, batch: int, fields: Fields) -> Delivered:
         self.log.delivered(batch, samples_in(fields), fields[Batch.HEAP_TOP])
         return super()._deliver(batch, fields)
 

@@ -16,15 +16,22 @@ _LONG_MEMORY = 0.995  # weight of the past of the slowest sample, per run: one i
 _SHARE_WHERE_RARE = 0.015  # of that one, likewise: with two of them in a run, those behind would wait twice as long
 _AGAIN_WITHIN = 50  # runs: a slow sample that stays alone for longer was more likely a busy system
 _SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and holds nobody up
+MOST_IN_LANE = 2  # dear samples that a lane takes at once
+_LONGEST_IN_LANE_S = 0.25  # seconds for a sample, beyond which what it costs to take one is nothing
+_STANDS_OUT = 8  # times the mean: a sample that takes as long must have nobody behind it
 
 
 class ChunkSizer:
     """Follows one worker's sample times and says how many samples its next run should have."""
 
-    def __init__(self, target_s: float = TARGET_S, most: int = 1 << 30) -> None:
-        """`most`: samples in a run, whatever they cost."""
+    def __init__(self, target_s: float = TARGET_S, most: int = 1 << 30, in_lane: bool = False) -> None:
+        """`most`: samples in a run, whatever they cost. `in_lane`: this worker is one of many of its process, and its
+        samples may overtake each other. The time they take is waiting mostly, and the process has one interpreter for
+        all: what counts is not what taking work costs beside a sample, but what it costs all lanes together. So even
+        dear samples are taken in pairs there, unless some take far longer than others."""
         self._target_s = target_s
         self._most = most
+        self._in_lane = in_lane
         self._mean_s: float | None = None
         self._slow_s = 0.0
         self._slowest_s = 0.0
@@ -67,8 +74,8 @@ class ChunkSizer:
 
     @property
     def is_even(self) -> bool:
-        """Whether no sample has stood out for long: the next run will take what it usually takes."""
-        return self._slowest_s <= _SLOW_S
+        """Whether no sample has stood out for long: the next run will take what it usually takes, and not long."""
+        return self._slowest_s <= _SLOW_S and not self._pairs_up
 
     def size(self) -> int:
         """Samples the next run should have: one until a sample's cost is known."""
@@ -76,4 +83,13 @@ class ChunkSizer:
             return 1
         cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, _SHARE_WHERE_RARE * self._slowest_s, 1e-9)
         by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
-        return max(1, min(int(self._target_s / cost), GROWTH * self._last, by_bytes, self._most))
+        usual = MOST_IN_LANE if self._pairs_up else int(self._target_s / cost)
+        return max(1, min(usual, GROWTH * self._last, by_bytes, self._most))
+
+    @property
+    def _pairs_up(self) -> bool:
+        """Whether samples are dear, and taken more than one at a time all the same."""
+        mean_s = self._mean_s
+        if not self._in_lane or mean_s is None or not self._target_s < MOST_IN_LANE * mean_s:
+            return False
+        return mean_s <= _LONGEST_IN_LANE_S and self._slow_s <= _STANDS_OUT * mean_s

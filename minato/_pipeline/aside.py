@@ -63,7 +63,10 @@ def _await(connection: Any, process: Any, seconds: float) -> Any:
                 return value
             raise value.rebuild()
     elif process.is_alive():
-        raise WorkerDied(f"a look at the dataset took longer than {seconds:.0f} s and was ended")
+        raise WorkerDied(
+            f"a look at the dataset took longer than {seconds:.0f} s and was ended: a sample takes so long, or hangs, "
+            f"as libraries that compute in threads may in a forked process (multiprocessing_context='spawn' helps then)"
+        )
     code = process.exitcode
     how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
     raise WorkerDied(f"the process that looked at the dataset ended {how}")

@@ -107,6 +107,10 @@ class Board:
             kept = self._tables[slot] = table(self.arena.view(Stretch.SLOT, slot, table_bytes(rows)), rows)
         return kept[:rows]
 
+    def share_tables(self, other: Board) -> None:
+        """Use the views that another board of this process has made of row tables, and make them for it."""
+        self._tables = other._tables
+
     def post_orphan(self, batch: int, first: int, count: int, alone: bool = False) -> None:
         """Offer tickets to whoever comes first, ahead of all others; no tickets: the collation of a batch. `alone`: one
         process is to fetch nothing beside them. Under the lock."""

@@ -102,6 +102,9 @@ class Slots:
 
     def _collect(self) -> None:
         while self._returned:
-            slot = self._returned.popleft()
+            try:
+                slot = self._returned.popleft()
+            except IndexError:  # whoever asks how many are lent has been quicker, in a thread of its own
+                return
             del self._lent[slot]
             self._free.append(slot)

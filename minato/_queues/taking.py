@@ -297,7 +297,7 @@ class TakingBoard(Board):
             count = tickets
         else:
             posted = (words[Header.PUBLISHED] - number) * tickets - first
-            count = min(want, tickets - first, _share(tickets, posted, words[Header.ACTIVE]))
+            count = min(want, tickets - first, self._share(tickets, posted))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count, *(place - first for place in early if place > first))
         words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
@@ -305,6 +305,10 @@ class TakingBoard(Board):
             words[Header.PULL] = number + 1
         run = self._take(number, first, count)
         return replace(run, place=self._hold(self._claim_open(run.epoch, count))) if rows else run
+
+    def _share(self, tickets: int, posted: int) -> int:
+        """Most tickets of a batch that are taken at once, where `posted` are left."""
+        return _share(tickets, posted, self._words[Header.ACTIVE])
 
     def _pull_early(self) -> Run | None:
         ticket = take(self.control, self._words)

@@ -82,15 +82,18 @@ def run(
     began = time.monotonic()
     races: list[Race] = []
     gc.freeze()  # garbage is collected before and after each visit: what is there already need not be looked at again
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        for number in range(1 if budget_s is not None else rounds):
-            for place, workload in enumerate(workloads):
-                if not number:
-                    races.append(Race(workload, cores))
-                races[place].round(number, seconds, tell)
-        if budget_s is not None:
-            look_again(races, seconds, tell, began + budget_s)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            for number in range(1 if budget_s is not None else rounds):
+                for place, workload in enumerate(workloads):
+                    if not number:
+                        races.append(Race(workload, cores))
+                    races[place].round(number, seconds, tell)
+            if budget_s is not None:
+                look_again(races, seconds, tell, began + budget_s)
+    finally:
+        gc.unfreeze()
     return [result for race in races for result in race.results()]
 
 

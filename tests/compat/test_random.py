@@ -165,3 +165,17 @@ def test_a_dataset_that_begins_to_draw_in_a_later_epoch_draws_the_same_with_any_
     assert mixed == expected_mixed
     assert all(len(set(column)) == 100 for column in samples.T.tolist())
     assert len(set(mixed)) == 10
+
+
+@pytest.mark.parametrize("quiet_epochs", [0, 1, 2])
+def test_what_the_program_draws_beside_persistent_workers_is_never_repeated(loader_class, quiet_epochs):
+    """The epoch after a quiet one was foreseen; the program's own draws in it must not be undone at its end."""
+
+    def draws_beside(cls):
+        torch.manual_seed(11)
+        loader = cls(Indices(60), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
+        return [torch.rand(()).item() for epoch in range(4) for _ in loader if epoch >= quiet_epochs]
+
+    drawn = draws_beside(loader_class)
+    assert len(set(drawn)) == len(drawn)
+    assert drawn == draws_beside(Reference)

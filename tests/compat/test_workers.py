@@ -233,3 +233,14 @@ def test_a_dataset_that_cannot_be_pickled_cannot_be_spawned(loader_class):
     dataset = Samples([lambda: None])
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):  # minato says so at construction
         next(iter(loader_class(dataset, num_workers=1, multiprocessing_context="spawn")))
+
+
+def test_a_worker_that_somebody_keeps_can_be_asked_whether_it_has_ended(loader_class):
+    """Trainers that end workers early hold on to them."""
+    iterator = iter(loader_class(Indices(40), batch_size=2, num_workers=2))
+    next(iterator)
+    workers = iterator._workers
+    del iterator
+    for worker in workers:
+        worker.join(20)
+    assert [worker.exitcode for worker in workers] == [0, 0]

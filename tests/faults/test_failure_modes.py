@@ -491,16 +491,34 @@ def test_25_workers_use_one_thread_and_the_cores_of_their_parent():
 class WholeForEach(IterableDataset):
     """A stream that is not divided among the workers."""
 
+    def __init__(self, length):
+        self.length = length
+
     def __iter__(self):
-        return iter(range(24))
+        return iter(range(self.length))
 
 
 @pytest.mark.filterwarnings("error::minato.errors.RepeatedStreamWarning")
-def test_a_warning_of_repeated_streams_that_is_made_an_error_costs_no_batch():
-    loader = minato.DataLoader(WholeForEach(), batch_size=4, num_workers=2)
+@pytest.mark.parametrize("length", [24, 400], ids=["short", "long"])
+def test_a_warning_of_repeated_streams_that_is_made_an_error_costs_no_batch(length):
+    loader = minato.DataLoader(WholeForEach(length), batch_size=4, num_workers=2)
     iterator, batches = iter(loader), []
     with pytest.raises(RepeatedStreamWarning):
         while True:
             batches.append(next(iterator))
+    assert len(batches) < 2 * length / 4 or length == 24  # a long stream is told of long before its end
     batches += list(iterator)
-    assert sorted(torch.cat(batches).tolist()) == sorted([*range(24)] * 2)
+    assert sorted(torch.cat(batches).tolist()) == sorted([*range(length)] * 2)
+
+
+class SameHeader(IterableDataset):
+    """Streams that are divided, and begin with the same samples all the same."""
+
+    def __iter__(self):
+        yield from range(8)
+        yield from range(get_worker_info().id, 100, get_worker_info().num_workers)
+
+
+@pytest.mark.filterwarnings("error::minato.errors.RepeatedStreamWarning")
+def test_streams_that_only_begin_alike_are_not_taken_for_repeated_ones():
+    assert len(list(minato.DataLoader(SameHeader(), batch_size=4, num_workers=2))) == 30

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minato._fetchers.chunking import GROWTH, MOST_BYTES, ChunkSizer
+from minato._fetchers.chunking import GROWTH, MOST_BYTES, MOST_IN_LANE, ChunkSizer
 
 
 def after(*runs: tuple[int, float], target_s: float = 2e-3, sample_bytes: int = 0) -> int:
@@ -88,3 +88,34 @@ def test_large_samples_are_taken_in_few(sample_bytes: int, expected: int) -> Non
 def test_a_run_is_never_empty_nor_grows_too_fast(runs: list[tuple[int, float]], sample_bytes: int) -> None:
     size = after(*runs, sample_bytes=sample_bytes)
     assert 1 <= size <= max(1, GROWTH * runs[-1][0] if runs else 1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "most", "expected"),
+    [
+        ([], 9, 1),
+        ([(1, 20e-3)], 9, MOST_IN_LANE),
+        ([(1, 20e-3)], 1, 1),
+        ([(1, 20e-3), (2, 1.02)], 9, 1),
+        ([(1, 5.0)], 9, 1),
+        ([(1, 20e-6)], 9, GROWTH),
+    ],
+    ids=["unknown", "dear", "by batch_pool", "one stands out", "very dear", "cheap"],
+)
+def test_lanes_take_dear_samples_in_pairs_unless_some_stand_out(
+    runs: list[tuple[int, float]], most: int, expected: int
+) -> None:
+    sizer = ChunkSizer(10e-3, most, in_lane=True)
+    for count, seconds in runs:
+        sizer.observe(count, seconds)
+    assert sizer.size() == expected
+
+
+def test_rows_are_not_claimed_ahead_for_pairs_of_dear_samples() -> None:
+    sizer = ChunkSizer(10e-3, in_lane=True)
+    sizer.observe(1, 20e-3)
+    assert not sizer.is_even
+    sizer.observe(1, 1e-6)
+    for _ in range(50):
+        sizer.observe(4, 4e-6)
+    assert sizer.is_even
