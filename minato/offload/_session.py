@@ -105,6 +105,11 @@ class Session:
         """The agent, once it is in the cluster."""
         return self._agent if self._agent is not None and self._agent.is_ready else None
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether there is one, in the cluster or on its way."""
+        return self._agent is not None
+
     def tend(self, wish: Wish, now: float) -> None:
         """Start the agent if it is wanted; hear what it has to say."""
         if self._agent is None and wish.launch and now >= self._retry_at:
