@@ -134,9 +134,11 @@ class Session:
 
     def _launch(self, now: float) -> None:
         config = self._config
+        found = config.find_cluster()
         self._agent = AgentProcess(
             Setup(
-                address=config.resolved_address(),
+                address=found.address,
+                or_local=found.or_local,
                 most_actors=config.most_remote,
                 most_bytes=config.max_inflight_bytes,
                 bytes_per_s=config.max_bandwidth,
