@@ -10,7 +10,7 @@ import warnings
 from dataclasses import replace
 
 from .._workers.guard import die_with_parent, reset_signals
-from ._finding import LOCAL, Found, keep_to_loopback, settle
+from ._finding import AUTO, LOCAL, Found, keep_to_loopback, settle
 from ._wire import Line, Setup, Trouble
 
 
@@ -53,7 +53,7 @@ def no_cluster(setup: Setup, error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     said = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"  # in between: a traceback of Ray's client server
     text = f"no Ray cluster: {type(error).__name__}: {said.rstrip('.')}"[:900]
-    if setup.address not in ("auto", LOCAL) and "RAY_AUTH_MODE" not in os.environ:
+    if setup.address not in (AUTO, LOCAL) and "RAY_AUTH_MODE" not in os.environ:
         text += "; one that asks for a token needs RAY_AUTH_MODE=token here as well"
     return text
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 LOCAL = "local"
 """A cluster of its own, on this machine."""
+AUTO = "auto"
+"""Ray finds the cluster of `ray start`, and its token, only if it is asked like this."""
 _ELSEWHERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch for nodes on other machines. "0": all of it listens on 127.0.0.1, not on the machine's address."""
 _PATIENCE_S = 2.0  # for a cluster of this machine to be there
@@ -48,7 +50,9 @@ def _last_started(environment: Mapping[str, str]) -> str | None:
 
 def settle(found: Found) -> str:
     """The address to join, or LOCAL. May take some seconds."""
-    return LOCAL if found.or_local and not is_answering(found.address) else found.address
+    if not found.or_local:
+        return found.address
+    return AUTO if is_answering(found.address) else LOCAL
 
 
 def is_answering(address: str) -> bool:
