@@ -105,8 +105,8 @@ class Engine:
             plan, base_seed, self._board, self._slots, away, self._window, foresight, pace, span, first_epoch
         )
         self._beforehand = Beforehand(self._prepare, self._in_use)
-        # Where failures may have to be seen to, or others help, every batch is taken by the consumer.
-        self._prepares = self._mender is None and remote is None
+        # Where failures may have to be seen to, every batch is taken by the consumer.
+        self._prepares = self._mender is None
         self._twins = Twins(plan.worker.num_workers if plan.worker.source is Source.ITERABLE else 0)
         self._watch = DatasetWatch(program.dataset) if plan.persistent else None
         keep_until_exit(self)
@@ -162,12 +162,23 @@ class Engine:
     def next_batch(self) -> Any:
         """The next batch, or StopIteration, or the error that the batch carries."""
         self._beforehand.asked()
-        if self._epochs.is_behind or (self._scaler is not None and self._scaler.due <= time.monotonic()):
+        if self._epochs.is_behind or self._is_time_to_tend:
             self._catch_up()
         return hand_out(self._take_prepared() or self._take_here(), self._totals)
 
     def _take_prepared(self) -> Delivered | BaseException | None:
-        return self._beforehand.take()
+        batch: Delivered | BaseException | None = self._beforehand.take()
+        if isinstance(batch, Delivered):
+            self._away.returned(batch.samples, 0.0)
+        return batch
+
+    @property
+    def _is_time_to_tend(self) -> bool:
+        """Whether workers are to be counted, or other machines to be looked after, before a prepared batch is taken."""
+        due = self._away.due
+        if self._scaler is not None:
+            due = self._scaler.due if due is None else min(due, self._scaler.due)
+        return due is not None and due <= time.monotonic()
 
     def _take_here(self) -> Delivered | BaseException:
         """The next batch, or the error in its place, taken by the consumer itself."""
@@ -341,7 +352,8 @@ class Engine:
             return self._deliver(batch, fields)
         finally:
             self._epochs.top_up_in_time(aside)
-            self._away.returned(samples_in(fields), waited_s)
+            if not aside:  # what is made ready aside is returned later
+                self._away.returned(samples_in(fields), waited_s)
 
     def _deliver(self, batch: int, fields: Fields) -> Delivered:
         feed = self._current

@@ -10,7 +10,8 @@ In the main process                          In the agent, a process beside the 
     _deciding.py       placement, ratio, actors  _flow.py       bytes under way, samples per call
     _balancing.py      which samples go away     _purposes.py   what actors are asked for
     _store.py          what was learned          _splitting.py  samples read here and transformed there
-    _agent_process.py  start and end the agent
+    _agent_process.py  start and end the agent   _agent_main.py its entry: joins the cluster, works, leaves
+    _finding.py        which cluster is meant
 
 On the other machines: _actor.py, which makes samples by way of _making.py. What they all say to each other: _wire.py.
 docs/offloading.md tells how to use it.

@@ -14,15 +14,11 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import socket
-import sys
 import time
-import warnings
 
 import numpy as np
 
 from .._queues.mapping import map_file
-from .._workers.guard import die_with_parent, reset_signals
 from .._workers.sync import apply_patch
 from ._calling import Caller
 from ._cluster import Cluster, Node, now_s
@@ -34,7 +30,9 @@ from ._wire import Assignment, Attach, Detach, Detached, Line, Ready, Report, Se
 
 REPORT_EVERY_S = 0.1
 SCALE_EVERY_S = 0.5
-IDLE_S = 10.0  # seconds without work, after which actors give their CPUs back to the cluster
+IDLE_S = 10.0  # seconds without a task, after which actors give their CPUs back to the cluster: a loader for validation
+# may want them
+PAUSED_S = 60.0  # the same where there is a task, and nothing is posted: the consumer is at something else
 
 
 class Agent:
@@ -55,7 +53,8 @@ class Agent:
         self._task = Assignment(0, "local", 0, False)
         self._purpose: Purpose | None = None
         self._next_report = self._next_scale = 0.0
-        self._assigned = now_s()
+        self._active = now_s()
+        """When there was something to do, or to be expected."""
         self._told: tuple[str, ...] | None = None
         """Nodes that the main process knows of."""
         self._seen: list[Node] | None = None
@@ -70,6 +69,7 @@ class Agent:
             self._listen()
             self._greeter.collect(self._complain)
             self._calls.collect()
+            self._release_idle()
             if self._desk is not None:
                 self._keep_up(self._desk)
                 if self._purpose is not None:
@@ -93,12 +93,13 @@ class Agent:
         return min(REPORT_EVERY_S, wait) if wait > 0 else REPORT_EVERY_S
 
     def _drain(self) -> None:
-        for fd in (self._calls.done, -1 if self._desk is None else self._desk.wake):
-            if fd >= 0:
-                try:
-                    os.eventfd_read(fd)
-                except BlockingIOError:
-                    pass
+        was_called = _was_written(self._calls.done)
+        was_posted = self._desk is not None and _was_written(self._desk.wake)
+        if (was_called or was_posted) and self._purpose is not None:
+            now = now_s()
+            if self._is_idle(now):
+                self._next_scale = 0.0
+            self._active = now
 
     def _give_up(self, why: str) -> None:
         """Nothing more is to be expected of this cluster; another agent will be started after a while."""
@@ -150,7 +151,7 @@ class Agent:
         self._task = task
         self._purpose = None if task.placement == "local" else purpose_of(task.placement)
         self._calls.begin_phase(task.phase)
-        self._assigned = now_s()
+        self._active = now_s()
         self._next_scale = self._next_report = 0.0
 
     def _detach(self) -> None:
@@ -161,6 +162,7 @@ class Agent:
             self._calls.detach()
             self._desk.close()
             self._desk = None
+            self._active = now_s()
         self._line.send(Detached(), within_s=1.0)
 
     # ---- keeping up ------------------------------------------------------------------------------------------------
@@ -179,13 +181,21 @@ class Agent:
         now = now_s()
         if self._sync_dataset():
             self._next_scale = 0.0
-        if self._purpose is None and now - self._assigned > IDLE_S:
-            self._cluster.scale(0, 0, 0)
-        if now >= self._next_scale and self._purpose is not None:
+        if now >= self._next_scale and self._purpose is not None and not self._is_idle(now):
             self._next_scale = now + SCALE_EVERY_S
-            self._cluster.scale(self._task.actors, desk.attach.num_workers, desk.attach.base_seed)
+            name = self._purpose.name
+            self._cluster.scale(self._task.actors, desk.attach.num_workers, desk.attach.base_seed, name)
             self._greet(desk, self._purpose)
         self._calls.look_after(now)
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether there has been nothing to do for long."""
+        has_task = self._desk is not None and self._purpose is not None
+        return now - self._active > (PAUSED_S if has_task else IDLE_S)
+
+    def _release_idle(self) -> None:
+        if self._cluster.actors and self._is_idle(now_s()):
+            self._cluster.scale(0, 0, 0)
 
     def _greet(self, desk: Desk, purpose: Purpose) -> None:
         """Have actors show that they make the same samples, by one that is asked of this machine too."""
@@ -229,44 +239,14 @@ class Agent:
             cpu_s=time.process_time(),
             total_samples=self._calls.total,
             idle_s=self._calls.idle_s,
-            refused="" if purpose is None else self._greeter.refusal(purpose)[:1000],
+            refused="" if purpose is None or self._is_idle(now) else self._greeter.refusal(purpose)[:1000],
         )
 
 
-def _no_cluster(setup: Setup, error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    said = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"  # in between: a traceback of Ray's client server
-    text = f"no Ray cluster: {type(error).__name__}: {said.rstrip('.')}"[:900]
-    if setup.address not in (None, "auto", "local") and "RAY_AUTH_MODE" not in os.environ:
-        text += "; one that asks for a token needs RAY_AUTH_MODE=token here as well"
-    return text
-
-
-def main() -> None:
-    """Entry point: descriptors of the line to the main process and of the pipe that breaks with it."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    lifeline = die_with_parent(int(sys.argv[2]))
-    reset_signals()
-    warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writable")
-    line = Line(connection)
-    select.select([line], [], [])
-    received = line.receive()
-    if received is None or not isinstance(received[0], Setup):
-        return
-    setup = received[0]
+def _was_written(fd: int) -> bool:
+    """Whether an eventfd was, since the last look."""
     try:
-        cluster = Cluster(setup)
-    except Exception as error:
-        line.send(Trouble(_no_cluster(setup, error), fatal=True))
-        return
-    try:
-        Agent(line, lifeline, setup, cluster).run()
-    except Exception as error:
-        line.send(Trouble(f"{type(error).__name__}: {error}"[:1000], fatal=True))
-        raise
-    finally:
-        cluster.leave()
-
-
-if __name__ == "__main__":
-    main()
+        os.eventfd_read(fd)
+    except BlockingIOError:
+        return False
+    return True

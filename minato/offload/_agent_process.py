@@ -26,10 +26,10 @@ class AgentProcess:
         self._lifeline = open_lifeline()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __package__ + "._agent", str(theirs.fileno()), str(self._lifeline[0])],
+                [sys.executable, "-m", __package__ + "._agent_main", str(theirs.fileno()), str(self._lifeline[0])],
                 pass_fds=(theirs.fileno(), self._lifeline[0]),
                 stdin=subprocess.DEVNULL,
-                env=environment_for(setup),
+                env=_environment(),
             )
         except BaseException:
             ours.close()
@@ -95,14 +95,11 @@ class AgentProcess:
         close_lifeline(*self._lifeline)
 
 
-def environment_for(setup: Setup) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """What the agent, and a cluster that it starts, find in their environment."""
-    found = {
+    return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),
         "OMP_NUM_THREADS": "1",
     }
-    if setup.address == "local":  # nobody else is to join it: it listens on 127.0.0.1, not on the machine's address
-        found.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    return found

@@ -20,6 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ._actor import FetchActor
+from ._finding import LOCAL
 from ._wire import Setup
 
 LOOK_EVERY_S = 1.0  # seconds between looks at the nodes
@@ -58,7 +59,7 @@ class Cluster:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self.started_here = _join(setup)
-        is_client = str(setup.address).startswith("ray://")
+        is_client = setup.address.startswith("ray://")
         self._here = "" if is_client else ray.get_runtime_context().get_node_id()
         self.actors: list[Actor] = []
         self._blob: Any = None
@@ -134,26 +135,30 @@ class Cluster:
         for actor in self.actors:
             actor.handle.patch.remote(self._patch)
 
-    def scale(self, actors: int, num_workers: int, base_seed: int) -> list[Actor]:
-        """Start actors until there are so many, where CPUs are free; end those that are too many and idle. Returns the
-        new ones."""
+    def scale(self, actors: int, num_workers: int, base_seed: int, purpose: str = "") -> list[Actor]:
+        """Start actors until there are so many for a kind of work, where CPUs are free; end those that are too many and
+        idle. Returns the new ones."""
         alive = {node.id for node in self._nodes}
         for actor in [one for one in self.actors if one.node not in alive]:
             self.drop(actor)
         wanted = min(actors, self.room)
-        for actor in [one for one in reversed(self.actors) if not one.outstanding][: max(0, len(self.actors) - wanted)]:
+        usable = [one for one in self.actors if one.fit.get(purpose) is not False]
+        for actor in [one for one in reversed(usable) if not one.outstanding][: max(0, len(usable) - wanted)]:
             self.drop(actor)
-        started = []
-        while len(self.actors) < wanted:
-            node = self._emptiest()
+        started: list[Actor] = []
+        while len(usable) + len(started) < wanted:
+            node = self._emptiest(purpose)
             if node is None:
                 break
             started.append(self._start(node, num_workers, base_seed))
         return started
 
-    def _emptiest(self) -> Node | None:
+    def _emptiest(self, purpose: str) -> Node | None:
+        """The node with the most free CPUs, but none that has shown that it cannot do this work: data may be missing
+        there."""
         used = Counter(actor.node for actor in self.actors)
-        usable = [node for node in self._nodes if self._failures[node.id] < _MOST_FAILURES]
+        unfit = {actor.node for actor in self.actors if actor.fit.get(purpose) is False}
+        usable = [node for node in self._nodes if self._failures[node.id] < _MOST_FAILURES and node.id not in unfit]
         free = [node for node in usable if used[node.id] < node.cpus]
         return max(free, key=lambda node: node.cpus - used[node.id], default=None)
 
@@ -231,18 +236,14 @@ def _join(setup: Setup) -> bool:
     """Connect to a cluster; True if it was started for that."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": setup.namespace}
-    if setup.address not in (None, "local"):
-        ray.init(address=setup.address, **quiet)
-        return False
-    if setup.address is None:
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            pass
-        else:
-            return False
-    ray.init(address="local", num_cpus=setup.local_cpus, include_dashboard=False, **quiet)
-    return True
+    # Nor are raylets' last words for the user, a hundred lines for each that is killed: he gets one warning of ours.
+    # There is no public switch; a Ray without this one goes on printing.
+    ray._private.worker._worker_logs_enabled = False
+    if setup.address == LOCAL:
+        ray.init(address=LOCAL, num_cpus=setup.local_cpus, include_dashboard=False, **quiet)
+        return True
+    ray.init(address=setup.address, **quiet)
+    return False
 
 
 def is_actor_gone(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ._deciding import LOCAL, Decision, LocalMetrics, RemoteMetrics, decide, is_stalled
-from ._phases import Policy, RemoteWindow, Stage, Window, Wish
+from ._phases import Drift, Policy, RemoteWindow, Stage, Window, Wish
 from ._wire import Report
 
 MOST_KEPT = 100  # decisions
@@ -67,6 +67,7 @@ class Controller:
         self._phase_began: float | None = None
         self._before_pin: tuple[Policy, Wish] | None = None
         self._slow_windows = 0
+        self._drift = Drift()
         self._hold = 1
         self._batch_size = 1
         self._room = 0
@@ -316,6 +317,7 @@ class Controller:
             f"{decision.placement}, ratio {decision.ratio:.2f}, {decision.actors} actors: {decision.reason}"
         )
         self._slow_windows = 0
+        self._drift.forget()
         self._enter(Stage.RUNNING, wish)
 
     def _recheck(self) -> None:
@@ -331,6 +333,8 @@ class Controller:
                 self._go_local(f"slower than local: {window.rate:.3g}/s, {local.lthp:.3g}/s before")
             return
         self._slow_windows = 0
+        if share > WAITS and self._has_drifted(window.rate):
+            return
         if self._wish.beyond and share > WAITS:
             return  # both sides take all they can
         before = self._wish.ratio
@@ -342,6 +346,21 @@ class Controller:
         if ratio != before:
             self._decide_log(f"ratio {before:.2f} to {ratio:.2f}: the consumer waits {share:.0%} of its time")
             self._wish = replace(self._wish, ratio=ratio, actors=self._room if ratio > before else self._wish.actors)
+
+    def _has_drifted(self, rate: float) -> bool:
+        """Measure the placements again if the rate has fallen, and not because actors are missing: the network, the
+        disks or the CPUs there may be others' by now, and another placement the best."""
+        usual = self._drift.usual
+        if self.open_actors < self._wish.actors:
+            self._drift.forget()
+            return False
+        if not self._drift.has_come(rate):
+            return False
+        self._decide_log(f"measured again: {rate:.3g}/s, {usual:.3g}/s before")
+        self.remotes.clear()
+        self._open = list(self._policy.placements)
+        self._measure_next()
+        return True
 
     def _go_local(self, why: str) -> None:
         self._hold = min(64, 2 * self._hold)  # what was no use will hardly be soon

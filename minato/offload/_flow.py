@@ -35,8 +35,9 @@ class Flow:
         self._since = clock()
 
     def chunk(self) -> int:
-        """Samples for the next call."""
-        return max(self.least, self._sizer.size())
+        """Samples for the next call: not more than may be under way at all, as far as samples can be told apart."""
+        size = max(self.least, self._sizer.size())
+        return size if not self._sample_bytes else max(1, min(size, int(self._most / self._sample_bytes)))
 
     def may_send(self, calls: int) -> bool:
         """Whether another call may be made. One may always be under way, however large."""

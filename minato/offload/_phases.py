@@ -100,3 +100,32 @@ class Window:
     @property
     def rate(self) -> float:
         return self.batches / max(self.elapsed_s, 1e-6)
+
+
+FALLEN = 0.7  # of the usual rate; above it, a change is the ratio's business
+
+
+@dataclass(slots=True)
+class Drift:
+    """Whether what was measured does not hold any more: the rate has fallen, and stays low."""
+
+    usual: float = 0.0
+    """The highest rate since the last decision."""
+    low: int = 0
+    """Windows in a row that were far below it."""
+    patience: int = 2
+    """So many are enough; doubles each time, since what is measured again and again is not measured well."""
+
+    def has_come(self, rate: float) -> bool:
+        """After a window in which the consumer waited."""
+        self.usual = max(self.usual, rate)
+        self.low = self.low + 1 if rate < FALLEN * self.usual else 0
+        if self.low < self.patience:
+            return False
+        self.patience *= 2
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """Another rate is to be expected."""
+        self.usual, self.low = 0.0, 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ._finding import Found, find_cluster
 from ._session import Session
 from ._splitting import can_transform
 from ._store import default_directory
@@ -29,8 +30,8 @@ class Ray:
 
     Args:
         address: "auto", "host:port" or "ray://host:port" of a running cluster. None (default): the one that this
-            program is connected to, or one that runs on this machine; if there is none, one is started, and ended with
-            the loader. "local": always start one.
+            program is connected to, or that of RAY_ADDRESS, or of `ray start` on this machine; if there is none, one is
+            started, which listens on 127.0.0.1 only and is ended with the loader. "local": always start one.
         placement: what is done elsewhere: "transform" (samples are read here), "sample" (read and transformed), "batch"
             (whole batches), "local" (nothing), or "auto" (default): measure, and take the best.
         ratio: share of the samples that goes to the cluster, 0 to 1; "auto" (default): as much as is needed; "greedy":
@@ -161,14 +162,12 @@ class Ray:
             return default_directory() if self.store else None
         return Path(self.store)
 
-    def resolved_address(self) -> str | None:
-        """The address to give to the agent: the cluster this program is connected to, if none was given."""
+    def find_cluster(self) -> Found:
+        """Where the agent is to go."""
         ray = sys.modules.get("ray")
-        if self.address is None and ray is not None and ray.is_initialized():
-            found: str = ray.get_runtime_context().gcs_address
-            return found
-        given: str | None = self.address
-        return given
+        is_connected = self.address is None and ray is not None and ray.is_initialized()
+        connected = ray.get_runtime_context().gcs_address if is_connected and ray is not None else None
+        return find_cluster(self.address, connected, os.environ)
 
 
 def measure_step(step: Callable[[Any], Any], batch: Any, steps: int = 20, skip: int = 3) -> float:

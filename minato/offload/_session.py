@@ -105,6 +105,11 @@ class Session:
         """The agent, once it is in the cluster."""
         return self._agent if self._agent is not None and self._agent.is_ready else None
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether there is one, in the cluster or on its way."""
+        return self._agent is not None
+
     def tend(self, wish: Wish, now: float) -> None:
         """Start the agent if it is wanted; hear what it has to say."""
         if self._agent is None and wish.launch and now >= self._retry_at:
@@ -129,9 +134,11 @@ class Session:
 
     def _launch(self, now: float) -> None:
         config = self._config
+        found = config.find_cluster()
         self._agent = AgentProcess(
             Setup(
-                address=config.resolved_address(),
+                address=found.address,
+                or_local=found.or_local,
                 most_actors=config.most_remote,
                 most_bytes=config.max_inflight_bytes,
                 bytes_per_s=config.max_bandwidth,

@@ -25,7 +25,9 @@ MOST_FDS = 8
 class Setup:
     """How to reach the cluster, and what may be used of it. The first message."""
 
-    address: str | None
+    address: str
+    or_local: bool
+    """Whether to start a cluster here if nobody answers there."""
     most_actors: int
     most_bytes: int
     """Bytes of samples under way."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DEPTH = 2  # calls under way for each actor
 LOOK_EVERY_S = 0.05
+IDLE_LOOK_S = 0.25  # the same while nobody is asked for anything
 WAKE_EVERY_S = 1.0  # seconds between calls to workers here: word that something was given back may have been lost
 CPU_EVERY_S = {Stage.MEASURING_LOCAL: 0.1, Stage.LOCAL: 0.5}  # seconds between looks at the workers' CPU time
 DETACH_S = 2.0  # seconds for the agent to let go of an engine's memory
@@ -48,6 +49,10 @@ class Work:
         self._wake_at = 0.0
         self.due = 0.0
         self._asked = self._returned = -1.0
+        self._notes: list[tuple[float, int, float]] = []
+        """Batches that were returned, and not yet told to the controller: when, samples, seconds waited."""
+        self._told = -1.0
+        """When the last one that it was told of was returned; negative: that was in another epoch."""
         self._cpu = _CpuMeter(seat.worker_pids)
         self._divides = seat.plan.collate is Collate.ROWS and not seat.plan.together
         self.pool = None if seat.plan.trace is None else seat.plan.trace.pool
@@ -67,27 +72,39 @@ class Work:
 
     def asked(self) -> None:
         if self._asked > self._returned:  # the last time there was no batch: another epoch begins
-            self._returned = -1.0
+            self._tell_returned()
+            self._told = -1.0
             self._controller.epoch_began()
         self._asked = self._clock()
 
     def returned(self, samples: int, waited_s: float) -> None:
-        now = self._clock()
-        if self._returned >= 0:
-            period_s = CPU_EVERY_S.get(self._controller.stage)
-            cpu_s = 0.0 if period_s is None else self._cpu.since_last(now, period_s)
-            self._controller.delivered(samples, now - self._returned - waited_s, waited_s, cpu_s)
-        self._returned = now
+        """Only noted: this is in the way of each batch, and after a step nothing of it is in a cache."""
+        self._returned = now = self._clock()
+        self._notes.append((now, samples, waited_s))
+
+    def _tell_returned(self) -> None:
+        notes, self._notes = self._notes, []
+        if not notes:
+            return
+        period_s = CPU_EVERY_S.get(self._controller.stage)
+        cpu_s = 0.0 if period_s is None else self._cpu.since_last(notes[-1][0], period_s)
+        for moment, samples, waited_s in notes:
+            if self._told >= 0:
+                self._controller.delivered(samples, moment - self._told - waited_s, waited_s, cpu_s)
+                cpu_s = 0.0
+            self._told = moment
 
     def look(self) -> Orders:
         now = self._clock()
         if now < self.due and not self.wake:
             return self._kept
-        self.due = now + LOOK_EVERY_S
+        self._tell_returned()
         if self._agent is not None and now >= self._wake_at:
             self._wake_at, self.wake = now + WAKE_EVERY_S, True
         session, controller = self._session, self._controller
         session.tend(controller.wish, now)
+        is_idle = controller.stage is Stage.LOCAL and not session.has_agent
+        self.due = now + (IDLE_LOOK_S if is_idle else LOOK_EVERY_S)
         if self._agent is not session.agent:  # it has come, or gone
             self._agent = self._task = None
         if self._agent is None and session.agent is not None and controller.wish.launch and not self._is_refused:

@@ -245,7 +245,30 @@ def _kill(victim: str, cluster: RayCluster, node: int) -> None:
 
 def agents() -> list[psutil.Process]:
     """Agents of this process."""
-    return [p for p in psutil.Process().children() if "minato.offload._agent" in p.cmdline()]
+    return [p for p in psutil.Process().children() if "minato.offload._agent_main" in p.cmdline()]
+
+
+def test_a_cluster_of_its_own_listens_on_the_loopback_only_and_ends_with_the_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reaches Ray runs code."""
+    for name in ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("minato.offload._finding._last_started", lambda _: None)
+    offload = Ray(placement="sample", ratio=0.5, store=False, use_this_node=True, local_cpus=1)
+    with DataLoader(Drawing(96, 0.002), 8, num_workers=1, offload=offload) as loader:
+        epochs_until(loader, remote_work(loader))
+        (agent,) = agents()
+        started = [agent, *agent.children(recursive=True)]
+        heard_at = {
+            one.laddr.ip.removeprefix("::ffff:")
+            for process in started
+            for one in process.net_connections(kind="inet")
+            if one.status == psutil.CONN_LISTEN
+        }
+        assert {"raylet", "gcs_server"} <= {process.name() for process in started}
+    assert heard_at == {"127.0.0.1"}
+    assert not psutil.wait_procs(started, timeout=20)[1], "nothing of it is left"
 
 
 def test_without_a_cluster_everything_is_made_here(cluster: RayCluster) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import minato
 from minato._protocols import Orders
+from minato._scheduler.leisure import Leisure
 
 
 class Unwilling:
@@ -100,3 +101,25 @@ def test_only_waiting_for_a_batch_counts_as_waiting_not_what_next_itself_takes(i
 
     assert sum(waits_of(sample_s=0.05, until_ready=False)[1:]) > 0.01
     assert waits_of(sample_s=0.0, until_ready=True)[1:] == [0.0] * 5
+
+
+def test_batches_that_were_made_ready_aside_are_told_of_once_when_the_consumer_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that makes them ready works beside a remote side too, and tells it nothing itself."""
+    monkeypatch.setattr(Leisure, "is_enough", property(lambda _: True))
+    offload = Listening()
+    with minato.DataLoader(Slow(0.0), 4, num_workers=1, offload=offload) as loader:
+        batches = iter(loader)
+        beforehand = batches._engine._beforehand  # type: ignore[attr-defined]
+        for number in range(1, 7):
+            next(batches)
+            for _ in range(500):
+                if number == 6 or len(beforehand):
+                    break
+                time.sleep(0.01)
+                beforehand.arrived()  # as if the batch had just come: there was no other yet the last time
+            assert len(beforehand) == (number < 6)
+            assert len(offload.waits) == number
+        assert next(batches, None) is None
+    assert len(offload.waits) == 6

@@ -12,8 +12,6 @@ from minato.offload._wire import Assignment, Returned, Setup, Spans
 pytest.importorskip("ray")
 
 from minato.offload import _calling
-from minato.offload._agent import _no_cluster
-from minato.offload._agent_process import environment_for
 from minato.offload._calling import LATE_S, MOST_FAILURES, Caller
 from minato.offload._cluster import Actor
 from minato.offload._purposes import Prepared
@@ -97,7 +95,7 @@ class Scene:
         self.changed = False
         self.complaints: list[str] = []
         self.cluster, self.desk = FakeCluster(), FakeDesk(list(range(tickets)))
-        setup = Setup(None, 2, 1 << 30, None, 60.0, 1, None, None, "", None, None)
+        setup = Setup("auto", False, 2, 1 << 30, None, 60.0, 1, None, None, "", None, None)
         self.caller = Caller(setup, self.cluster, self.tell, self.complaints.append, self.sync)  # type: ignore[arg-type]
         self.caller.attach(self.desk)  # type: ignore[arg-type]
         self.caller.begin_phase(1)
@@ -230,28 +228,3 @@ def test_calls_of_a_traced_loader_leave_spans(scene: Scene) -> None:
     (spans,) = [one for one in scene.told if isinstance(one, Spans)]
     (span,) = spans.spans
     assert (span.samples, span.nbytes, span.duration_ns) == (2, 100, pytest.approx(5e8, rel=1e-6))
-
-
-def test_why_there_is_no_cluster_is_said_without_a_traceback() -> None:
-    """Ray's client server sends one along: what happened is in its last line."""
-    error = ConnectionAbortedError(
-        "failure from server:\nTraceback (most recent call last):\n  File\nRuntimeError: no."
-    )
-    text = _no_cluster(_setup("ray://127.0.0.1:1"), error)
-    assert text.startswith("no Ray cluster: ConnectionAbortedError: failure from server: RuntimeError: no")
-    assert "\n" not in text
-    assert _no_cluster(_setup(None), ConnectionError()) == "no Ray cluster: ConnectionError: "
-
-
-def test_a_cluster_of_this_machine_alone_listens_to_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's switch for that; the user's own setting goes first, and clusters that are joined are as they are."""
-    switch = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-    monkeypatch.delenv(switch, raising=False)
-    assert environment_for(_setup("local"))[switch] == "0"
-    assert switch not in environment_for(_setup("10.0.0.1:6379"))
-    monkeypatch.setenv(switch, "1")
-    assert environment_for(_setup("local"))[switch] == "1"
-
-
-def _setup(address: str | None) -> Setup:
-    return Setup(address, 1, 1, None, 1.0, 1, None, None, "minato", None, None)

@@ -195,3 +195,38 @@ def test_what_was_decided_is_gone_back_to_after_a_comparison() -> None:
     assert controller.wish == replace(before, phase=controller.wish.phase)
     controller.unpin()
     assert controller.wish.phase > before.phase, "nothing is pinned: nothing changes"
+
+
+WAITING = {"busy_s": 0.01, "wait_s": 0.03}
+SLOWER_BY_HALF = {"busy_s": 0.01, "wait_s": 0.07}
+
+
+def _keep_reporting(controller: Controller, actors: int) -> None:
+    """Have it know that there are actors, without anything else."""
+    controller.reported(Report(1e6, controller.wish.phase, actors, 0, 0, 0, 0.0, 0))
+
+
+def test_a_rate_that_falls_for_good_has_the_placements_measured_again() -> None:
+    """What was the best need not be any more."""
+    controller = running()
+    before = controller.wish.placement
+    _keep_reporting(controller, 4)
+    deliver(controller, 30, **WAITING)
+    assert controller.stage is Stage.RUNNING
+    deliver(controller, 10, **SLOWER_BY_HALF)
+    assert controller.stage is Stage.RUNNING, "once is chance"
+    deliver(controller, 10, **SLOWER_BY_HALF)
+    assert controller.stage is Stage.MEASURING_REMOTE
+    assert any(text.startswith("measured again: ") for text in controller.decisions)
+    measure(controller, {"sample": 60.0, "batch": 200.0})
+    assert controller.stage is Stage.RUNNING
+    assert (before, controller.wish.placement) == ("sample", "batch")
+
+
+def test_a_rate_that_falls_because_actors_are_missing_is_no_reason_to_measure() -> None:
+    controller = running()
+    _keep_reporting(controller, 4)
+    deliver(controller, 30, **WAITING)
+    _keep_reporting(controller, 1)
+    deliver(controller, 60, **SLOWER_BY_HALF)
+    assert controller.stage is Stage.RUNNING

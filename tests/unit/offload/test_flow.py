@@ -36,6 +36,18 @@ def test_bytes_in_flight_are_bounded_but_one_call_is_always_allowed() -> None:
     assert not flow.may_send(3), "the store was full: half as much from now on"
 
 
+def test_no_call_asks_for_more_samples_than_may_be_under_way() -> None:
+    """Cheap samples are asked for many at a time, but large ones only as the bound allows."""
+    flow = Flow(1000, None)
+    for _ in range(20):
+        flow.arrived(flow.send(1), 1, [b"x" * 300], 1e-6)
+    assert flow.chunk() == 3
+    flow.shrink()
+    assert flow.chunk() == 1
+    flow.shrink()
+    assert flow.chunk() == 1, "one sample at least, however large"
+
+
 def test_bandwidth_is_kept_over_time() -> None:
     """A token bucket: after any time, no more than the rate and a short burst."""
     clock = Clock()
