@@ -146,8 +146,6 @@ def test_limits_of_workers_are_compared_with_each_other() -> None:
         check(min_workers=4, max_workers=3)
 
 
-
-
 @pytest.mark.parametrize("value", ["raise", "skip", print], ids=str)
 def test_ways_to_treat_errors_are_accepted(value: Any) -> None:
     check(on_error=value)
