@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 import minato
 from minato.cli import main
 from minato.diagnose import Advice
+from minato.diagnose.decisions import key_of
 from minato.diagnose.rates import Rate
 
 SECONDS = 2.0
@@ -266,6 +268,20 @@ def test_rates_of_short_epochs_count_their_start() -> None:
     rate = Rate(100.0, 0.0, 0.0, None, first_s=0.5)
     assert rate.over(1 << 30) == pytest.approx(100.0)
     assert rate.over(51) == pytest.approx(51.0)
+
+
+def test_a_decision_is_not_used_again_for_other_code() -> None:
+    """A constant may be all that makes a stage slow, in a function or in what it holds."""
+
+    def key(load: Any) -> str:
+        return key_of(minato.DataLoader(minato.StagedDataset(load, [], 8)), {})
+
+    def held(turns: int) -> Any:
+        return lambda index: index * turns
+
+    loads = [lambda index: index * 2, lambda index: index * 3, held(4), held(5), partial(pow, 2), partial(pow, 3)]
+    assert len({key(load) for load in loads}) == len(loads)
+    assert key(held(4)) == key(held(4))
 
 
 def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
