@@ -17,7 +17,7 @@ import minato
 from minato.cli import main
 from minato.diagnose import Advice
 from minato.diagnose.decisions import key_of
-from minato.diagnose.rates import Rate
+from minato.diagnose.rates import Rate, measure_rate
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -77,6 +77,12 @@ def test_slow_loop_is_not_blamed_on_the_loader() -> None:
     assert found.bottleneck == "consumer"
     assert found.verdict.startswith("The bottleneck is your own loop")
     assert not [advice for advice in found.advice if "num_workers" in advice.changes]
+
+
+def test_what_is_run_to_measure_leaves_nothing_in_the_users_trace(tmp_path: Path) -> None:
+    loader = minato.DataLoader(minato.StagedDataset(float, [], 64), batch_size=8, num_workers=1, trace=tmp_path)
+    assert measure_rate(loader, range(64), 0.1).batches_s > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_reports_in_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
