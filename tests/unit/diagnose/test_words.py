@@ -72,6 +72,14 @@ def test_a_mistake_beside_the_rate_leaves_room_for_what_would_make_it_faster(loo
     assert "Do this: leave pin_memory=False. To go faster, make 'collate' cheaper, or use more cores." in verdict
 
 
+def test_a_loop_that_waits_for_uneven_batches_is_told_so(looked: Look) -> None:
+    uneven = replace(BUSY, stages=(replace(LOADING, wall_std_s=0.08),), step_s=0.05, wait_share=0.15, prefetch=1)
+    verdict = said(looked, uneven, prefetch_factor=1).verdict
+    assert "your own loop: it takes 50 ms per batch" in verdict
+    assert "it still waits 15% of its time, as they come unevenly (sure). Do this: prefetch" in verdict
+    assert "unevenly" not in said(looked, replace(uneven, wait_share=0.0), prefetch_factor=1).verdict
+
+
 def test_a_single_core_is_not_called_cores(looked: Look) -> None:
     one = replace(BUSY, cores=1.0, workers=1, rate=12.0)
     assert "the CPU: its only core is busy" in said(looked, one).verdict
