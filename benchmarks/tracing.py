@@ -1,16 +1,18 @@
 """What tracing costs, how exact it is, and how long its tables take.
 
-    python benchmarks/tracing.py                  # all cases; estimate: 4 minutes on two idle cores
-    python benchmarks/tracing.py --quick          # fewer samples and repeats; about a minute and a half
+    python benchmarks/tracing.py                  # all cases; estimate: 12 minutes on two idle cores
+    python benchmarks/tracing.py --quick          # fewer samples and repeats; about two minutes
     python benchmarks/tracing.py --only parts exactness million
     python benchmarks/tracing.py --json out.json
 
 overhead    Epochs of samples that take a fixed CPU time (1 ms, 100 µs), batch 32, 2 workers, in re-ordered mode.
             Slices of a quarter of a second are taken of the arms in turn, their order rotating: untraced; traced with
-            granularity "batch", "auto" and "op"; untraced under torch.profiler, py-spy and austin (100 looks a second,
-            with subprocesses), those that are installed. Figures are CPU time of all processes, the profiler's
-            included, and wall time, over those of the untraced arm's slice beside it: median and quartiles.
-            torch.profiler sees the main process only. Every epoch must deliver every sample once.
+            granularity "batch", "auto" and "op". Figures are CPU time of all processes, and wall time, over those of
+            the untraced arm's slice beside it: the median and its standard error. Every epoch must deliver every
+            sample once.
+profilers   The same epochs as programs of their own, from start to end: untraced, traced, with torch.profiler (which
+            sees the main process only), and under py-spy, austin and scalene, those that are installed. CPU added is
+            that of all processes, a profiler's start and end included, over that of the untraced epoch.
 parts       The same from below: CPU time that tracing adds to a batch of 32 in workers (two runs taken and handed in)
             and in the main process (`next` of a batch that is ready), medians of many short repeats. On a machine
             whose noise hides one percent of an epoch this is the figure to go by.
@@ -23,20 +25,15 @@ Exit status: 0 all targets met, 1 one missed, 2 a sample lost or doubled.
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib.util
 import json
 import os
-import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +42,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks import profilers
 from minato import DataLoader, StagedDataset
 from minato._instrument import Kind, TraceSpec, activate
 from minato._queues.arena import Arena
@@ -62,8 +60,7 @@ SLICE_S = 0.25  # seconds that one slice of an epoch should take
 TARGETS = {1e-3: 0.01, 100e-6: 0.03}  # sample cost, and the share of it that tracing batches may add
 MOST_SPAN_ERROR = 0.02
 MOST_REPORT_S = 30.0
-CASES = ("overhead", "parts", "exactness", "million")
-Around = Callable[[], Any]
+CASES = ("overhead", "profilers", "parts", "exactness", "million")
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,8 @@ class Figure:
     target: float | None = None
     low: float | None = None
     high: float | None = None
+    error: float | None = None
+    """Standard error."""
 
     @property
     def met(self) -> bool:
@@ -84,6 +83,7 @@ class Figure:
 
     def __str__(self) -> str:
         spread = "" if self.low is None else f"  [{self.low:.4g} .. {self.high:.4g}]"
+        spread = f"  ± {self.error:.2g}" if self.error is not None else spread
         goal = "" if self.target is None else f"  target <= {self.target:g}: {'met' if self.met else 'MISSED'}"
         return f"{self.case:<22}{self.name:<34}{self.value:>10.4g} {self.unit}{spread}{goal}"
 
@@ -121,53 +121,6 @@ def load(index: int) -> torch.Tensor:
     return torch.full((16,), float(index))
 
 
-OTHERS = {
-    "py-spy": "py-spy record --pid {pid} --subprocesses --rate 100 --format raw --output /dev/null",
-    "austin": "austin --children --interval 10ms --output /dev/null --pid {pid}",
-}
-"""Profilers that look at a running process and its children from outside, 100 times a second."""
-
-
-@contextmanager
-def watched_by(name: str) -> Iterator[Callable[[], float]]:
-    """Watch this process and its workers from outside while the block runs. Gives a function that tells the CPU seconds
-    that the watching process has used so far."""
-    command = OTHERS[name].format(pid=os.getpid()).split()
-    watcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(1.0)  # it takes a while to look at this process for the first time
-    if watcher.poll() is not None:
-        raise RuntimeError(f"{name} ended at once; it needs the right to trace this process")
-    try:
-        yield lambda: _threads_cpu_s(watcher.pid)
-    finally:
-        watcher.send_signal(signal.SIGINT)
-        try:
-            watcher.wait(10)
-        except subprocess.TimeoutExpired:
-            watcher.kill()
-            watcher.wait()
-
-
-def _threads_cpu_s(pid: int) -> float:
-    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(file.read_text().split()[0]) for file in files) * 1e-9
-
-
-def usable_others() -> list[str]:
-    """Those that are installed and run here."""
-    found = []
-    for name in OTHERS:
-        if shutil.which(name) and subprocess.run([name, "--version"], capture_output=True, check=False).returncode == 0:
-            found.append(name)
-    return found
-
-
-@contextmanager
-def torch_profiler() -> Iterator[None]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        yield
-
-
 class Contender:
     """A loader in the middle of an epoch, of which slices of batches are taken.
 
@@ -175,24 +128,20 @@ class Contender:
     of as many batches as were taken, and nothing else runs meanwhile.
     """
 
-    def __init__(self, data: StagedDataset, trace: TraceOptions | None, around: Around) -> None:
+    def __init__(self, data: StagedDataset, trace: TraceOptions | None) -> None:
         self._loader = DataLoader(data, BATCH, shuffle=True, num_workers=WORKERS, trace=trace)
         self._iterator: Any = iter(self._loader)
-        self._around = around
         self._seen: list[torch.Tensor] = []
         self._settle()
 
     def slice(self, batches: int) -> tuple[float, float]:
         """Seconds of wall clock and of CPU, of all processes, for so many batches."""
-        with self._around() as watcher_cpu_s:
-            watcher_cpu_s = watcher_cpu_s or (lambda: 0.0)
-            started, used = time.perf_counter(), self._cpu_s() + watcher_cpu_s()
-            for _ in range(batches):
-                self._seen.append(next(self._iterator)[:, 0])
-            wall_s = time.perf_counter() - started
-            watched_s = watcher_cpu_s()  # before the pause: nothing is looked at then
-            self._settle()
-            return wall_s, self._cpu_s() + watched_s - used
+        started, used = time.perf_counter(), self._cpu_s()
+        for _ in range(batches):
+            self._seen.append(next(self._iterator)[:, 0])
+        wall_s = time.perf_counter() - started
+        self._settle()
+        return wall_s, self._cpu_s() - used
 
     def _settle(self) -> None:
         """Wait until the workers have nothing to do."""
@@ -217,24 +166,26 @@ class Contender:
             raise SystemExit(2)
 
 
-def overhead(quick: bool, others: bool) -> list[Figure]:
-    """Traced against untraced, and against what else could be used."""
+GRANULARITIES = ("batch", "auto", "op")
+
+
+def overhead(quick: bool) -> list[Figure]:
+    """Traced against untraced."""
     figures = []
     for cost_s, target in TARGETS.items():
-        slices = 8 if quick else 24
+        slices = 8 if quick else 96
         batches = max(4, round(SLICE_S * WORKERS / cost_s / BATCH))
-        count = (slices + 1) * batches * BATCH
-        data = StagedDataset(load, [FirstHalf(cost_s / 2), SecondHalf(cost_s / 2)], count)
-        figures += _compare(f"{cost_s * 1e6:.0f} µs samples", data, target, slices, batches, others)
+        data = staged(cost_s, (slices + 1) * batches * BATCH)
+        figures += _compare(f"{cost_s * 1e6:.0f} µs samples", data, target, slices, batches)
     return figures
 
 
-def _compare(case: str, data: StagedDataset, target: float, slices: int, batches: int, others: bool) -> list[Figure]:
-    arms: dict[str, tuple[str | None, Around]] = {"untraced": (None, nullcontext)}
-    arms |= {f"traced, {granularity}": (granularity, nullcontext) for granularity in ("batch", "auto", "op")}
-    if others:
-        arms["torch.profiler"] = (None, torch_profiler)
-        arms |= {name: (None, functools.partial(watched_by, name)) for name in usable_others()}
+def staged(cost_s: float, count: int) -> StagedDataset:
+    return StagedDataset(load, [FirstHalf(cost_s / 2), SecondHalf(cost_s / 2)], count)
+
+
+def _compare(case: str, data: StagedDataset, target: float, slices: int, batches: int) -> list[Figure]:
+    arms: dict[str, str | None] = {"untraced": None} | {f"traced, {name}": name for name in GRANULARITIES}
     names = list(arms)
     walls: dict[str, list[float]] = {name: [] for name in arms}
     cpus: dict[str, list[float]] = {name: [] for name in arms}
@@ -242,9 +193,9 @@ def _compare(case: str, data: StagedDataset, target: float, slices: int, batches
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: Path(folder) / str(number) for number, name in enumerate(names)}
         contenders = {}
-        for name, (granularity, around) in arms.items():
+        for name, granularity in arms.items():
             trace = None if granularity is None else TraceOptions(paths[name], granularity)
-            contenders[name] = Contender(data, trace, around)
+            contenders[name] = Contender(data, trace)
         for number in range(slices):
             shift = number % len(names)
             for name in names[shift:] + names[:shift]:
@@ -254,7 +205,7 @@ def _compare(case: str, data: StagedDataset, target: float, slices: int, batches
                     cpus[name].append(cpu_s)
         for name, contender in contenders.items():
             contender.close()
-            if arms[name][0] is not None:
+            if arms[name] is not None:
                 size = sum(file.stat().st_size for file in paths[name].iterdir()) / len(data)
                 figures.append(Figure(case, f"{name}: file", size, "bytes/sample"))
     for name in reversed(names[1:]):
@@ -265,10 +216,33 @@ def _compare(case: str, data: StagedDataset, target: float, slices: int, batches
 
 
 def _ratio(case: str, name: str, values: list[float], base: list[float], target: float | None) -> Figure:
-    """The median over slices of what was added, slice by slice; and its quartiles."""
+    """The median over slices of what was added, slice by slice; its quartiles, and its standard error."""
     added = sorted(value / under - 1 for value, under in zip(values, base, strict=True))
     quarter = len(added) // 4
-    return Figure(case, name, statistics.median(added), "of untraced", target, added[quarter], added[-1 - quarter])
+    low, high = added[quarter], added[-1 - quarter]
+    error = 0.93 * (high - low) / len(added) ** 0.5  # of a median, by the quartiles: outliers count little
+    return Figure(case, name, statistics.median(added), "of untraced", target, low, high, error)
+
+
+# ---- other profilers -----------------------------------------------------------------------------------------------
+
+
+def beside_profilers(quick: bool) -> list[Figure]:
+    """Whole programs, traced, profiled, and neither."""
+    figures = []
+    rounds, epoch_s = (1, 1.0) if quick else (3, 4.0)
+    for cost_s in TARGETS:
+        case, samples = f"{cost_s * 1e6:.0f} µs, programs", round(epoch_s * WORKERS / cost_s)
+        done = profilers.added(cost_s, samples, rounds, lambda line: print(f"  {line}", file=sys.stderr))
+        for name in done:
+            if name != profilers.UNTRACED:
+                walls, cpus = profilers.shares(done, name)
+                for what, values in (("CPU", cpus), ("wall", walls)):
+                    middle, low, high = statistics.median(values), min(values), max(values)
+                    figures.append(Figure(case, f"{name}: {what} added", middle, "of untraced", None, low, high))
+                size = profilers.bytes_per_sample(done, name, samples)
+                figures.append(Figure(case, f"{name}: written", size, "bytes/sample"))
+    return figures
 
 
 # ---- the parts -----------------------------------------------------------------------------------------------------
@@ -455,25 +429,24 @@ def _write_long_run(path: Path, events: int) -> None:
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-def missing_tools() -> list[str]:
-    """Those of the Lotus paper's table that are not here."""
-    here = usable_others()
-    absent = [name for name in OTHERS if name not in here]
-    return absent + (["scalene"] if importlib.util.find_spec("scalene") is None else [])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="What tracing costs.")
     parser.add_argument("--only", nargs="+", choices=CASES)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--no-others", action="store_true", help="without torch.profiler, py-spy and austin")
+    parser.add_argument("--epoch-of", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.epoch_of is not None:  # a program of the case "profilers"
+        arm, cost_s, samples, folder = arguments.epoch_of
+        profilers.run_epoch(arm, staged(cost_s, samples), BATCH, WORKERS, Path(folder))
+        return 0
     chosen = arguments.only or CASES
     figures: list[Figure] = []
     if "overhead" in chosen:
-        figures += overhead(arguments.quick, not arguments.no_others)
+        figures += overhead(arguments.quick)
+    if "profilers" in chosen:
+        figures += beside_profilers(arguments.quick)
     if "parts" in chosen:
         figures += parts(arguments.quick)
     if "exactness" in chosen:
@@ -482,7 +455,8 @@ def main() -> int:
         figures += million(arguments.quick)
     for figure in figures:
         print(figure)
-    print(f"not installed, so not compared: {', '.join(missing_tools()) or 'nothing'}")
+    if "profilers" in chosen:
+        print(f"not installed, so not compared: {', '.join(profilers.missing()) or 'nothing'}")
     if arguments.json is not None:
         whole = {"figures": [asdict(figure) for figure in figures], "torch": torch.__version__, "cores": os.cpu_count()}
         arguments.json.write_text(json.dumps(whole, indent=1))

@@ -6,7 +6,7 @@ Random numbers are those that workers would give the same samples, and the proce
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -211,6 +211,10 @@ class InlineStream:
         self._totals.batches_delivered += 1
         self._totals.samples_delivered += len(samples)
         return self._collate(samples)
+
+    def see(self, view: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        """Take samples from a view of the dataset's iterator from now on."""
+        self._stream.see(view)
 
     def _next_samples(self) -> list[Any]:
         try:

@@ -21,7 +21,7 @@ from .._queues.board import Fields, samples_in
 from .._queues.control import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
-from .._workers.op_tracing import OpWatch
+from .._workers.op_tracing import OpStream, OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast
 from .delivery import Delivered
@@ -203,13 +203,17 @@ def make_engine(plan: LoaderPlan, *args: Any) -> Engine:
 class TracedInline:
     """Batches made in this process, recorded."""
 
-    def __init__(self, inner: InlineMap | InlineStream, recorder: Recorder, spec: TraceSpec, totals: Totals) -> None:
+    def __init__(
+        self, inner: InlineMap | InlineStream, recorder: Recorder, spec: TraceSpec, totals: Totals, batch_size: int = 1
+    ) -> None:
         self._inner = inner
         self._recorder = recorder
         self._totals = totals
         self._batch = 0
         self._ops = OpWatch(recorder, spec.granularity)
         self._dataset = inner.dataset if isinstance(inner, InlineMap) else None
+        if isinstance(inner, InlineStream) and spec.granularity != "batch":
+            inner.see(lambda samples: OpStream(recorder, self._ops, samples, batch_size))
         self._samples = 1
         self.log = PoolLog(recorder, spec.pool)
         self.log.event(Kind.EPOCH, _now(), index=0)
@@ -260,4 +264,6 @@ def trace_inline(
         return plan, lambda batches: batches
     recorder, spec = open_pool(plan.trace, rank())
     worker = replace(plan.worker, collate_fn=TimedCollate(recorder, plan.worker.collate_fn))
-    return replace(plan, worker=worker), lambda batches: TracedInline(batches, recorder, spec, totals)
+    return replace(plan, worker=worker), lambda batches: TracedInline(
+        batches, recorder, spec, totals, plan.worker.batch_size or 1
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .._records import StreamStart, StreamState
@@ -37,6 +37,10 @@ class Stream:
         self._kept: list[Any] = []
         self._failures = 0
         self._kept_before = -1
+
+    def see(self, view: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        """Take samples from a view of the dataset's iterator from now on, which must give the same ones."""
+        self._samples = view(self._samples)
 
     @property
     def is_hopeless(self) -> bool:

@@ -203,7 +203,22 @@ def _judge_load(dataset: Any, begin: Begin | None, indices: list[int], skip: fro
         return made
 
     staged = isinstance(dataset, StagedDataset)
-    return judge(dataset.load if staged else dataset, first_stage, indices, frozenset() if staged else skip)
+    verdict, reading = judge(dataset.load if staged else dataset, first_stage, indices, frozenset() if staged else skip)
+    if verdict.randomness is Randomness.RANDOM and not staged and _draws_first(dataset):
+        verdict = replace(verdict, reason=f"{verdict.reason}; {_DRAWS_FIRST}")
+    return verdict, reading
+
+
+_DRAWS_FIRST = (
+    "albumentations' Compose draws before its first transform, so what is before it cannot be kept without changing "
+    "what comes after. In a minato.StagedDataset(load, [transform]), with what reads and decodes as load, it can"
+)
+
+
+def _draws_first(dataset: Any) -> bool:
+    """Whether a dataset's transform takes random numbers before anything else."""
+    transforms = (getattr(dataset, name, None) for name in ATTRIBUTES)
+    return any(type(one).__module__.startswith("albumentations.") and hasattr(one, "transforms") for one in transforms)
 
 
 def _judge_transform(calls: list[Any]) -> Any:

@@ -89,7 +89,9 @@ def _point(look: Look, number: int, samples: int, limit_bytes: int) -> CachePoin
 def _choose_best(look: Look, samples: int, limit_bytes: int) -> CachePoint | NoCache:
     if not look.deterministic:
         first = look.stages[0]
-        return NoCache(f"the first stage, {first.name!r}, is {_word(first)} ({first.reason})")
+        unknown = first.randomness is Randomness.UNKNOWN
+        hint = "; mark it with minato.deterministic if it always gives the same for the same sample" if unknown else ""
+        return NoCache(f"the first stage, {first.name!r}, is {_word(first)} ({first.reason}){hint}")
     possible = [n for n in range(look.deterministic) if look.stages[n].kept is not None]
     if not possible:
         return NoCache(f"results cannot be kept: {look.stages[0].why_not_kept}")

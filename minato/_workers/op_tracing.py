@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._fetchers.sequential import has_getitems
@@ -13,10 +13,11 @@ from .splitting import Steps
 from .stages import SampleRun, find_stages
 
 OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
-SPAN_COST_S = 4e-6  # seconds to record one, stages included
+SPAN_COST_S = 10e-6  # seconds to record one, stages included, between samples that empty the CPU's caches
 _MOST_CREDIT_S = 0.1  # not more is spent at once
 _SHORT_NS = 50_000  # a stage that is over sooner was on the CPU all the time
 _MOST_FUNCTIONS = 1000
+_SPANS_OF_A_STREAM = 2  # per sample
 _FAILED, _PARKED = int(Flag.FAILED), int(Flag.PARKED)
 _SAMPLE, _LOADER, _OP = int(Kind.SAMPLE), int(Kind.LOADER), int(Kind.OP)
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
@@ -93,6 +94,48 @@ class OpView:
         return TracedSampleRun(_as_one_step(self._dataset, key), self._clock)
 
 
+class OpStream:
+    """The samples of a stream, of which whole batches leave spans. What a stream does for one is all loading, but for
+    what the user names."""
+
+    def __init__(self, recorder: Line, ops: OpWatch, samples: Iterator[Any], batch_size: int) -> None:
+        self._recorder = recorder
+        self._ops = ops
+        self._samples = samples
+        self._batch_size = batch_size
+        self._left = 0
+        """Samples until it is decided anew whether to look."""
+        self._looks = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._left:
+            self._left = self._batch_size
+            self._looks = self._ops.wants(self._batch_size, _SPANS_OF_A_STREAM)
+        self._left -= 1
+        return self._seen() if self._looks else next(self._samples)
+
+    def _seen(self) -> Any:
+        start_ns, cpu_ns = _now(), _cpu()
+        try:
+            sample = next(self._samples)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._tell(start_ns, cpu_ns, _FAILED, 0)
+            raise
+        self._tell(start_ns, cpu_ns, 0, size_of(sample))
+        return sample
+
+    def _tell(self, start_ns: int, cpu_ns: int, flags: int, nbytes: int) -> None:
+        recorder, used_us, length_ns = self._recorder, max(0, _cpu() - cpu_ns) // 1000, _now() - start_ns
+        if recorder.pending is not None:
+            for kind, name, size in ((_LOADER, "Loader", 0), (_SAMPLE, "Sample", nbytes)):
+                recorder.pending.append((kind, flags, recorder.name(name), 0, used_us, start_ns, length_ns, NONE, size))
+
+
 def _as_one_step(dataset: Any, key: Any) -> Steps:
     """A sample whose stages cannot be seen: all of it is loading."""
     yield from ()
@@ -117,14 +160,18 @@ class StageClock:
 
     def ended(self, kind: int, name: int, start_ns: int, flags: int, index: int) -> None:
         """A stage has ended."""
-        self.end_ns = end_ns = _now()
-        duration_ns = end_ns - start_ns
+        self.end_ns = _now()
+        duration_ns = self.end_ns - start_ns
         if duration_ns < _SHORT_NS:  # nobody was waited for in so short a time
             used_ns = duration_ns
             self.cpu_ns += duration_ns
         else:
             cpu_ns = _cpu()
             used_ns, self.cpu_ns = cpu_ns - self.cpu_ns, cpu_ns
+            # Asking for CPU time is when the system gives the core to others whose turn it is. What they take of it
+            # belongs to this stage, like any other turn that it lost, and not to what comes between two.
+            self.end_ns = _now()
+            duration_ns = self.end_ns - start_ns
         pending = self.recorder.pending
         if pending is not None:
             pending.append((kind, flags, name, 0, max(0, used_ns) // 1000, start_ns, duration_ns, index, 0))

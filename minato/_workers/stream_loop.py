@@ -82,6 +82,8 @@ class StreamLoop:
         stream = Stream(dataset, plan.batch_size, plan.drop_last, start, keeps=plan.skips)
         if start is not None:
             skip_batches(stream, start.skip, self._collate if self._by_function else None, self._context)
+        if self._context.trace is not None:
+            self._context.trace.see(stream, plan.batch_size or 1)
         self._account.begun(start)
         return stream
 

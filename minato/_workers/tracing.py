@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .._fetchers.stream import Stream
 from .._instrument import NONE, RECORD, Flag, Kind, TraceSpec
 from .._queues.arena import Arena
 from .._queues.control import ControlBlock
@@ -19,7 +20,7 @@ from .._queues.taking import TakingBoard
 from .._recording import Pending, open_worker
 from .._records import CollateTask, Place, Run
 from .lane_recording import Line
-from .op_tracing import OpWatch, StageClock, TracedSampleRun, as_index
+from .op_tracing import OpStream, OpWatch, StageClock, TracedSampleRun, as_index
 from .splitting import Steps
 from .stages import SampleRun
 
@@ -49,6 +50,11 @@ class LineTrace:
     def dataset(self, dataset: Any, samples: int) -> Any:
         """What to fetch a run of samples from."""
         return dataset if self._only_batches else self._ops.choose(dataset, samples)
+
+    def see(self, stream: Stream, batch_size: int) -> None:
+        """Look at samples of a stream, where they are to be looked at."""
+        if not self._only_batches:
+            stream.see(lambda samples: OpStream(self._line, self._ops, samples, batch_size))
 
     def sample_run(self, steps: Steps) -> SampleRun:
         """A sample that is seen through its stages by somebody else; to be given to `find_stages`."""

@@ -19,7 +19,7 @@ from .._workers.copies import _weigh_if_large
 from .._workers.walk import search
 from .bound import CONSUMER, CPU, PLACES, Bound
 from .measuring import Seen
-from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, undisturbed
+from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, reached, undisturbed
 from .records import Measurement
 
 WORTH_SAYING = 1.05  # times as fast
@@ -66,7 +66,7 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
         cached = None if point is None else _best_setting(seen, point)
         if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:
             after = predict(measurement, Setting(measurement.workers, measurement.concurrency, point)).rate
-            rate = max(rate, after)
+            rate = max(rate, after * reached(measurement, point))
             yield Advice(
                 f"cache samples after {point.stages[-1]!r}",
                 f"{' and '.join(map(repr, point.stages))} always give{'s' * (len(point.stages) == 1)} the same for the "
@@ -98,7 +98,7 @@ def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]
     measurement = seen.measurement
     target = machine_bound(measurement, point).rate
     setting = Setting(places_needed(measurement, point, target), 1, point)
-    rate = predict(measurement, setting).rate
+    rate = predict(measurement, setting).rate * reached(measurement, point)
     inline = predict(measurement, Setting(0, 1, point)).rate
     return (Setting(0, 1, point), inline) if inline >= 0.97 * rate else (setting, rate)
 
@@ -126,21 +126,22 @@ def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> It
             sure,
             {"num_workers": setting.workers},
         )
-    elif workers > max(1, setting.workers) and workers > cores + 1:
-        yield Advice(
-            f"use {_workers_in_words(max(1, setting.workers))} instead of {workers}",
-            "more of them do not make samples faster, they only take memory and turns on the same cores",
-            max(best, rate),
-            sure,
-            {"num_workers": max(1, setting.workers)},
-        )
-    elif workers > 0 and setting.workers == 0 and measurement.rate and best > 1.2 * measurement.rate:
+    elif workers > 0 and setting.workers == 0 and best > 1.2 * ((measurement.rate or best) if point is None else rate):
         yield Advice(
             "use no workers (num_workers=0)",
             "samples are so cheap that handing them over costs more than making them",
             best,
             "medium",
             {"num_workers": 0},
+        )
+    elif workers > (fewer := max(1, setting.workers)) and workers > cores + 1:
+        after = best if setting.workers else predict(measurement, Setting(fewer, 1, point)).rate
+        yield Advice(
+            f"use {_workers_in_words(fewer)} instead of {workers}",
+            "more of them do not make samples faster, they only take memory and turns on the same cores",
+            max(after, rate if setting.workers else measurement.rate or 0.0),
+            sure,
+            {"num_workers": fewer},
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import json
@@ -11,6 +12,7 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import CellType, CodeType
 from typing import Any
 
 import torch
@@ -53,7 +55,11 @@ def _described(value: Any, depth: int = 4) -> Any:
         return repr(value)[:200]
     code = getattr(value, "__code__", None)
     if code is not None:
-        return [value.__qualname__, hashlib.blake2b(code.co_code, digest_size=8).hexdigest(), repr(code.co_names)]
+        held = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()] if depth else []
+        given = [_described(part, depth - 1) for part in (*held, *(value.__defaults__ or ()))] if depth else []
+        return [value.__qualname__, _digest(code), given]
+    if isinstance(value, functools.partial) and depth:
+        return ["partial", *(_described(part, depth - 1) for part in (value.func, value.args, value.keywords))]
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if depth == 0 or isinstance(value, (torch.Tensor, type)) or kind.__module__ == "numpy":
@@ -64,9 +70,19 @@ def _described(value: Any, depth: int = 4) -> Any:
         return [name, len(value)]
     run = getattr(kind, "__getitem__", None) or inspect.getattr_static(kind, "__call__", None)
     getitem = getattr(run, "__code__", None)
-    own = "" if getitem is None else hashlib.blake2b(getitem.co_code, digest_size=8).hexdigest()
+    own = "" if getitem is None else _digest(getitem)
     attributes = getattr(value, "__dict__", {})
     return [name, own, [(key, _described(part, depth - 1)) for key, part in sorted(attributes.items())]]
+
+
+def _digest(code: CodeType) -> str:
+    """Of what the code does: a constant in it may be all that makes a stage slow."""
+    constants = [_digest(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
+    return hashlib.blake2b(repr((code.co_code, code.co_names, constants)).encode(), digest_size=8).hexdigest()
+
+
+def _constant(value: object) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)  # a set has no order
 
 
 def load(key: str) -> dict[str, Any] | None:

@@ -25,10 +25,12 @@ from .model import model
 from .probing import Probe, probe
 from .rates import Rate, measure_rate
 from .rebuilding import typical_batch
-from .records import CACHE, LOAD, TRANSFER, Measurement, StageMeasurement
+from .records import CACHE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
 from .storage import StorageCurve, probe_storage
 
 LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that was seen
+LEAST_TRIAL_S = 1.0  # of a loader with a cache; a third of it is for filling
+CHEAP_S = 200e-6  # seconds per sample, below which workers may not be worth their handing over
 _MOST_INDICES = 20_000
 
 
@@ -43,7 +45,7 @@ class Seen:
     """CPU time that other threads of the process used per CPU time of the one that ran the stages."""
 
 
-PHASES = 5
+PHASES = 6
 """Times that `tell` is called by `measure`, at most."""
 
 
@@ -81,6 +83,11 @@ def measure(
         tell("measuring it with all cores busy")
         workers = max(1, math.ceil(allowed_cores().cores))
         busy = _own_rate(loader, indices, probed, 0.1 * max_seconds, None, point, num_workers=workers)
+    proposed = _proposed_cache(loader, seen)
+    cached = None
+    if proposed is not None:
+        tell("trying a cache")
+        cached = _cached_run(loader, indices, probed, 0.1 * max_seconds, proposed)
     storage = None
     if storage_bytes_s is None:
         tell("measuring what the storage gives")
@@ -92,7 +99,11 @@ def measure(
         measurement = with_cache(measurement, seen, point)
     own_cpu_s = rate.main_cpu_s if loader.num_workers == 0 else rate.workers_cpu_s
     measurement = eased(measurement, (own_cpu_s, busy.workers_cpu_s))
-    measurement = replace(measurement, crowding=_crowding(measurement, busy), free_cores=busy.free_cores)
+    crowding = _crowding(measurement, busy)
+    measurement = replace(measurement, crowding=crowding, free_cores=busy.free_cores, cached=cached)
+    if point is None and loader.num_workers > 0 and _sample_s(probed) < CHEAP_S:
+        inline = measure_rate(loader, indices, 0.05 * max_seconds, num_workers=0)
+        measurement = replace(measurement, inline_rate=inline.batches_s)
     return Seen(measurement, seen, storage, inner)
 
 
@@ -103,6 +114,25 @@ def _cache_point(loader: Any, seen: Look) -> CachePoint | None:
     limit = loader.cache_bytes or int(MEMORY_SHARE * available_bytes())
     point = choose(seen, loader.cache, len(loader.dataset), limit)
     return point if isinstance(point, CachePoint) else None
+
+
+def _sample_s(probed: Probe) -> float:
+    return sum(stage.wall_s for stage in probed.stages) / probed.samples
+
+
+def _proposed_cache(loader: Any, seen: Look) -> CachePoint | None:
+    """What a cache would keep that the loader does not have, if all of it fits."""
+    if getattr(loader, "cache", None) is not None:
+        return None
+    point = choose(seen, "auto", len(loader.dataset), int(MEMORY_SHARE * available_bytes()))
+    return point if isinstance(point, CachePoint) and point.share >= 1 else None
+
+
+def _cached_run(loader: Any, indices: Sequence[int], probed: Probe, seconds: float, point: CachePoint) -> CachedRun:
+    workers = max(1, math.ceil(allowed_cores().cores))
+    changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers}
+    rate = _own_rate(loader, indices, probed, max(LEAST_TRIAL_S, seconds), None, point, **changes)
+    return CachedRun(point.stages, workers, rate.batches_s, rate.workers_cpu_s, rate.main_cpu_s)
 
 
 def _own_rate(
@@ -119,11 +149,12 @@ def _own_rate(
     if point is None or point.share < 1:
         return measure_rate(loader, indices, seconds, step, **changes)
     batch = typical_batch(loader)
-    sample_s = sum(stage.wall_s for stage in probed.stages) / probed.samples
-    few = list(indices[: max(batch, int(seconds / 3 / max(sample_s, 1e-6)))])
-    filling = -(-len(few) // batch)
-    kept = {"cache": loader.cache, "cache_bytes": loader.cache_bytes}
-    return measure_rate(loader, few, seconds * 2 / 3, step, 2 + filling, **kept, **changes)
+    few = list(indices[: max(batch, int(seconds / 3 / max(_sample_s(probed), 1e-6)))])
+    # While the samples are made for the first time, the same ones are wanted again, and made again.
+    ahead = max(1, changes.get("num_workers", loader.num_workers)) * (loader.prefetch_factor or 2)
+    filling = -(-len(few) // batch) + ahead
+    kept = {name: getattr(loader, name, None) for name in ("cache", "cache_bytes")}
+    return measure_rate(loader, few, seconds * 2 / 3, step, 2 + filling, **{**kept, **changes})
 
 
 def eased(measurement: Measurement, runs_cpu_s: Sequence[float | None]) -> Measurement:

@@ -11,7 +11,7 @@ from .._pipeline.looking import Look
 from .._pipeline.planning import OVERHEAD_S, CachePoint, choose
 from .bound import Bound, Resources, solve
 from .model import Demand, StageModel, model
-from .records import TRANSFER, Measurement
+from .records import TRANSFER, CachedRun, Measurement
 
 WAITING = 0.1  # of a sample's time, from which on more workers than cores may be of use
 MOST_PER_CORE = 8  # workers for each core that waiting may justify
@@ -35,7 +35,32 @@ def demands_of(measurement: Measurement, setting: Setting) -> list[Demand]:
     share = setting.cache.share
     get_s = measurement.batch_size * _get_s(measurement, setting.cache) * share
     left = [_scaled(demand, 1 - share) if demand.name in kept else demand for demand in demands]
+    run = _tried(measurement, setting.cache)
+    if run is not None:
+        # What a loader does for a sample besides its stages is next to nothing beside decoding an image, and much
+        # beside having it from memory: by what was used when it was tried.
+        if run.workers_cpu_s is not None:
+            left_s = sum(demand.cpu_s for demand in left if not demand.is_sequential)
+            get_s = max(get_s, run.workers_cpu_s / measurement.crowding - left_s)
+        left = [
+            replace(demand, cpu_s=run.main_cpu_s, wall_s=run.main_cpu_s) if demand.is_sequential else demand
+            for demand in left
+        ]
     return [Demand("cache", get_s, get_s), *left]
+
+
+def _tried(measurement: Measurement, point: CachePoint | None) -> CachedRun | None:
+    """The run with this cache, if there was one."""
+    run = measurement.cached
+    return run if run is not None and point is not None and run.stages == point.stages else None
+
+
+def reached(measurement: Measurement, point: CachePoint | None) -> float:
+    """Which share of the limit a loader with this cache reached when it was tried; 1 if it was not."""
+    run = _tried(measurement, point)
+    if run is None:
+        return 1.0
+    return min(1.0, run.rate / predict(measurement, Setting(run.workers, 1, point), with_consumer=False).rate)
 
 
 def _get_s(measurement: Measurement, point: CachePoint) -> float:
@@ -81,6 +106,8 @@ def predict(measurement: Measurement, setting: Setting, with_consumer: bool = Tr
         whole = [replace(demand, is_sequential=False) for demand in demands]
         step = measurement.step_s or 0.0 if with_consumer else 0.0
         found = solve(whole, replace(resources_of(measurement, 1.0, False), cores=min(1.0, measurement.usable_cores)))
+        if setting.cache is None and measurement.inline_rate is not None:  # with what is between the stages
+            wall = max(wall, 1.0 / measurement.inline_rate)
         return replace(found, rate=min(found.rate, 1.0 / max(wall + step, 1e-12)))
     places = setting.workers * setting.concurrency
     return solve(_crowded(demands, measurement, places), resources_of(measurement, places, with_consumer))

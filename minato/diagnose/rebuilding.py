@@ -86,7 +86,7 @@ def measuring_loader(loader: Any, indices: Sequence[int], **changes: Any) -> Any
     arguments["batch_size"] = arguments.get("batch_size") or typical_batch(loader)
     arguments["sampler"] = _Repeated(indices)
     arguments |= {"drop_last": False, "generator": torch.Generator().manual_seed(0), "persistent_workers": False}
-    arguments |= {"cache": None, "cache_bytes": None, "cache_dir": None}
+    arguments |= {"cache": None, "cache_bytes": None, "cache_dir": None, "trace": None}  # a trace is of the user's run
     if isinstance(loader, DataLoader):
         order = decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None)
         arguments["in_order"] = order is Order.IN_ORDER

@@ -39,6 +39,21 @@ class StageMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedRun:
+    """The loader as it was run with a cache that it does not have yet, filled, and all cores busy."""
+
+    stages: tuple[str, ...]
+    """Those whose result was kept."""
+    workers: int
+    rate: float
+    """Batches per second."""
+    workers_cpu_s: float | None
+    """CPU seconds of all workers per batch; None: not known."""
+    main_cpu_s: float
+    """CPU seconds of the main process per batch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """A pipeline as it was measured."""
 
@@ -73,6 +88,10 @@ class Measurement:
     """Times as much CPU time as alone that a batch takes when all cores are busy."""
     free_cores: float | None = None
     """Of `cores`, what other programs and the host's other guests left while it was measured; None: not known."""
+    cached: CachedRun | None = None
+    """With the cache that would be proposed; None: there is none to propose, or it was not tried."""
+    inline_rate: float | None = None
+    """Batches per second without workers; None: not measured."""
     is_live: bool = False
     """Measured while training, in the loader's own workers."""
 

@@ -57,7 +57,7 @@ class Diagnosis:
         if self.bottleneck == CONSUMER and step is not None:
             return (
                 f"The bottleneck is your own loop: it takes {_seconds(step)} per batch, and the loader can give one "
-                f"every {_seconds(1 / self._loader_rate())}"
+                f"every {_seconds(1 / self._loader_rate())}{self._unevenly()}"
             )
         shares = stage_shares(self.stages)
         stage = next(stage for stage in self.stages if stage.name == self.bottleneck)
@@ -76,6 +76,12 @@ class Diagnosis:
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
             f"{does}; what holds the rate at {self.rate or self.now.rate:,.1f} batches/s is {limit}"
         )
+
+    def _unevenly(self) -> str:
+        """That the loop waits although batches are made fast enough, if something is proposed against it."""
+        if not any("prefetch_factor" in one.changes for one in self.advice):
+            return ""
+        return f"; it still waits {self.seen.measurement.wait_share or 0:.0%} of its time, as they come unevenly"
 
     def _loader_rate(self) -> float:
         measurement = self.seen.measurement

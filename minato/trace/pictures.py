@@ -222,7 +222,7 @@ def _activity(run: RunTrace, clock: _Clock, names: list[str]) -> dict[str, list[
     """How many workers were at each operation over time; "other" is work outside of operations."""
     bounds = edges(0, clock.end_ns, CURVE_PARTS)
     widths = np.diff(bounds)
-    spent = {name: np.zeros(CURVE_PARTS) for name in names}
+    spent, collating = ({name: np.zeros(CURVE_PARTS) for name in names} for _ in range(2))
     busy = np.zeros(CURVE_PARTS)
     for process in run.processes:
         runs = process.of(Kind.RUN)
@@ -235,8 +235,14 @@ def _activity(run: RunTrace, clock: _Clock, names: list[str]) -> dict[str, list[
         weight = max(1.0, made / seen) if seen else 1.0
         for number in np.unique(steps["name"]).tolist():
             chosen = steps["name"] == number
-            scale = 1.0 if steps["kind"][chosen][0] == Kind.COLLATION else weight
-            spent[process.names[number]] += scale * coverage(starts[chosen], ends[chosen], bounds)
+            is_collation = steps["kind"][chosen][0] == Kind.COLLATION  # of every batch, and beside its samples
+            of = collating if is_collation else spent
+            scale = 1.0 if is_collation else weight
+            of[process.names[number]] += scale * coverage(starts[chosen], ends[chosen], bounds)
+    inside = sum(spent.values(), np.zeros(CURVE_PARTS))
+    # For a moment more samples may have been looked at than on average; no more were at work than were.
+    most = np.minimum(1.0, np.divide(busy, inside, out=np.ones(CURVE_PARTS), where=inside > 0))
+    spent = {name: part * most + collating[name] for name, part in spent.items()}
     inside = sum(spent.values(), np.zeros(CURVE_PARTS))
     other = np.maximum(0.0, busy - inside)
     if inside.sum() and other.sum() < 0.01 * busy.sum():

@@ -184,6 +184,7 @@ def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFac
             name,
             sum(row.samples for row in group),
             float(np.median([row.sample_median_ms for row in group if row.samples] or [0.0])) * 1e-3,
+            float(np.median([row.sample_p25_ms for row in group if row.samples] or [0.0])) * 1e-3,
         )
         for name, group in merged.items()
     ]

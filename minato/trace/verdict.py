@@ -26,6 +26,7 @@ PREPROCESSING, ACCELERATOR, STORAGE, STRAGGLER, UNKNOWN = (
 
 LITTLE_WAITING = 0.05  # share of the consumer's time; below it, faster loading would gain less than that
 SLOW_WORKER = 1.5  # times the median of the others, in the median of its samples: noise of a busy machine is less
+SLOW_WORKER_OF_LANES = 2.0  # the same where workers make several samples at once, which wait for each other
 FEWEST_SAMPLES = 8  # of a worker, to say that it is slow
 HEAVY_TAIL = 5.0  # P99 over median of what samples take
 FEW_SAMPLES = 0.05  # share of samples that are exceptions
@@ -33,7 +34,7 @@ MUCH_WORK = 0.33  # share of all work that they may take and be no more than tha
 A_TURN_S = 0.02  # a sample may lose the CPU to others for as long: below it, being off the CPU means nothing
 MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must have to be named in its place
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
-CROWDED = 0.75  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
+CROWDED = 0.9  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
 OFF_CPU_BEYOND = 0.25  # the same of loading, beyond that of the transforms: a busy machine keeps both from the CPU
 LITTLE_CPU = 0.7  # share of work on the CPU, below which a word is said about it
@@ -47,6 +48,8 @@ class WorkerFact:
     name: str
     samples: int
     sample_median_s: float
+    sample_p25_s: float | None = None
+    """A worker that is slow is so with all samples; one that met a few slow ones is not. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,11 @@ def _slow_worker(facts: Facts) -> Verdict | None:
     slowest = max(judged, key=lambda worker: worker.sample_median_s)
     others = sorted(worker.sample_median_s for worker in judged if worker is not slowest)
     usual = others[len(others) // 2]
-    if usual <= 0 or slowest.sample_median_s < SLOW_WORKER * usual:
+    times = SLOW_WORKER_OF_LANES if facts.crowded_cpu else SLOW_WORKER
+    if usual <= 0 or slowest.sample_median_s < times * usual:
+        return None
+    quick = sorted(worker.sample_p25_s for worker in judged if worker is not slowest and worker.sample_p25_s)
+    if quick and slowest.sample_p25_s is not None and slowest.sample_p25_s < times * quick[len(quick) // 2]:
         return None
     ratio = slowest.sample_median_s / usual
     text = (
@@ -218,10 +225,12 @@ def _storage(facts: Facts) -> Verdict | None:
             return None
         what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
     waiting = max(facts.inner, key=lambda op: op.total_s - op.cpu_s, default=None)
-    if waiting is not None and waiting.total_s - waiting.cpu_s >= MOST_INSIDE * max(loading_s, facts.work_s) * off_cpu:
+    culprit = "loading"
+    if waiting is not None and waiting.total_s - waiting.cpu_s >= MOST_INSIDE * (loading_s or facts.work_s) * off_cpu:
+        culprit = waiting.name
         what += f" Most of that is in {waiting.name}, {_time(waiting.mean_s)} per call."
     advice = "Fetch more at once (more workers, fetcher='threaded' or 'asyncio'), read larger pieces, or cache."
-    return Verdict(STORAGE, "loading", what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
+    return Verdict(STORAGE, culprit, what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
 
 
 def _preprocessing(facts: Facts) -> Verdict:
@@ -238,12 +247,18 @@ def _preprocessing(facts: Facts) -> Verdict:
         advice = "Use workers (num_workers): samples are made in the loop's own process, one at a time."
     elif facts.crowded_cpu >= CROWDED:
         advice = "Use more workers with fewer samples at once in each, or make it cheaper."
-    whole = _spent(facts.ops) or facts.work_s
-    dearest = max(facts.ops or facts.inner, key=lambda op: op.total_s, default=None)
-    if dearest is None or not whole:
+    ops = facts.ops or facts.inner
+    computed_s = sum(op.cpu_s for op in ops)
+    if facts.crowded_cpu >= CROWDED and computed_s:  # what an operation takes is mostly waiting for the others
+        dearest: OpFact | None = max(ops, key=lambda op: op.cpu_s)
+        share, of = dearest.cpu_s / computed_s if dearest else 0.0, "the CPU time"
+    else:
+        dearest = max(ops, key=lambda op: op.total_s, default=None)
+        whole = _spent(facts.ops) or facts.work_s
+        share, of = dearest.total_s / whole if dearest and whole else 0.0, "the work"
+    if dearest is None or not share:
         return Verdict(PREPROCESSING, "", busy, advice)
-    share = dearest.total_s / whole
-    text = f"{busy} The dearest operation is {dearest.name}: {share:.0%} of the work, {_time(dearest.mean_s)} per call."
+    text = f"{busy} The dearest operation is {dearest.name}: {share:.0%} of {of}, {_time(dearest.mean_s)} per call."
     inside = max(facts.inner, key=lambda op: op.total_s, default=dearest)
     culprit = dearest.name
     if dearest.is_loading and inside is not dearest and inside.total_s >= MOST_INSIDE * dearest.total_s:

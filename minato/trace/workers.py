@@ -31,6 +31,8 @@ class WorkerRow:
     """"stopped", "died", or "unknown": the trace does not say."""
     lanes: int = 1
     """Samples that it worked on at once: threads, or tasks of an event loop."""
+    sample_p25_ms: float = 0.0
+    """What three quarters of its samples took at least."""
 
 
 def worker_rows(run: RunTrace) -> list[WorkerRow]:
@@ -61,6 +63,7 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
                 sample_median_ms=float(np.median(each) * 1e-6) if len(each) else 0.0,
                 ended=_how_ended(process, ends),
                 lanes=lanes,
+                sample_p25_ms=float(np.percentile(each, 25) * 1e-6) if len(each) else 0.0,
             )
         )
     return rows

@@ -128,6 +128,9 @@ def test_everything_is_recorded_in_every_mode(tmp_path, name):
     names.pop("(rest)", None)  # between two stages, when this process is kept from the CPU
     if make is staged:
         assert names == dict.fromkeys(("Loader", "Double", "Add", "lambda_free"), 2 * LENGTH)
+    else:  # of a stream a sample is all loading
+        assert names == {"Loader": 2 * LENGTH}
+        assert sum(len(process.of(Kind.SAMPLE)) for process in run.processes) == 2 * LENGTH
     marks = [event for process in run.mains for event in process.events(Kind.MARK)]
     assert len(marks) >= 2 * COUNT
     collations = [event for process in run.processes for event in process.events(Kind.COLLATION)]
@@ -358,6 +361,34 @@ def test_the_verdict_names_slow_storage(tmp_path):
     """Loading waits, off the CPU."""
     data = StagedDataset(load_from_slow_storage, [burn_a_little], 40)
     assert len(list(DataLoader(data, 4, num_workers=1, trace=tmp_path))) == 10
+    verdict = summarize(tmp_path).verdict
+    assert (verdict.bound, verdict.culprit) == ("storage-bound", "loading"), verdict
+
+
+class Stalling(IterableDataset):
+    """Some reads stall: one in nearly every batch."""
+
+    def __iter__(self):
+        for index in range(96):
+            with minato.traced("read"):
+                time.sleep(0.1 if index % 12 == 5 else 0.0)
+            yield load(index)
+
+
+def test_the_verdict_names_reads_that_stall_in_a_stream(tmp_path):
+    """Samples are told apart, not only batches, each of which has one that stalls."""
+    loader = DataLoader(Stalling(), 16, num_workers=1, trace=TraceOptions(tmp_path, "op"))
+    assert len(list(loader)) == 6
+    summary = summarize(tmp_path)
+    assert summary.verdict.bound == "storage-bound", summary.verdict
+    assert {row.name: row.calls for row in summary.ops} == {"Loader": 96, "read": 96}
+
+
+def test_the_verdict_names_slow_storage_behind_threads(tmp_path):
+    """Several reads at once wait, and what is computed meanwhile is not the limit."""
+    data = StagedDataset(load_from_slow_storage, [burn_a_little], 80)
+    loader = DataLoader(data, 4, num_workers=1, fetcher="threaded", num_fetch_workers=4, trace=tmp_path)
+    assert len(list(loader)) == 20
     verdict = summarize(tmp_path).verdict
     assert (verdict.bound, verdict.culprit) == ("storage-bound", "loading"), verdict
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from minato import DataLoader
+from minato import DataLoader, StagedDataset
+from minato._pipeline.looking import look
 from minato._workers.stages import find_stages
 
 LENGTH = 24
@@ -176,3 +177,18 @@ def test_lists_of_images_which_albumentations_keeps_in_mind_are_one_stage():
 def test_a_lazy_compose_which_joins_transforms_is_one_stage():
     lazy = monai.transforms.Compose([monai.transforms.Lambda(plus), as_tensor], lazy=True)
     assert made_in_stages(Images(lazy), 1)[1] == ["load", "Compose"]
+
+
+def test_why_what_is_before_albumentations_is_not_cached_is_said():
+    """Its Compose draws before the first transform; in a `StagedDataset` what is loaded can be kept."""
+    transform = albumentations_compose()
+    random = look(Images(transform, keywords=True, length=4), [0, 1], 5.0)
+    assert random.deterministic == 0
+    assert "Compose draws before its first transform" in random.stages[0].reason
+    assert "minato.StagedDataset(load, [transform])" in random.stages[0].reason
+    staged = look(StagedDataset(blank, [lambda image: transform(image=image)["image"]], 4), [0, 1], 5.0)
+    assert staged.deterministic == 1
+
+
+def blank(index):
+    return np.full((6, 4, 3), index, np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.utils.data import Dataset, IterableDataset
 import minato
 from minato.cli import main
 from minato.diagnose import Advice
-from minato.diagnose.rates import Rate
+from minato.diagnose.decisions import key_of
+from minato.diagnose.rates import Rate, measure_rate
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -75,6 +77,12 @@ def test_slow_loop_is_not_blamed_on_the_loader() -> None:
     assert found.bottleneck == "consumer"
     assert found.verdict.startswith("The bottleneck is your own loop")
     assert not [advice for advice in found.advice if "num_workers" in advice.changes]
+
+
+def test_what_is_run_to_measure_leaves_nothing_in_the_users_trace(tmp_path: Path) -> None:
+    loader = minato.DataLoader(minato.StagedDataset(float, [], 64), batch_size=8, num_workers=1, trace=tmp_path)
+    assert measure_rate(loader, range(64), 0.1).batches_s > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_reports_in_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -266,6 +274,20 @@ def test_rates_of_short_epochs_count_their_start() -> None:
     rate = Rate(100.0, 0.0, 0.0, None, first_s=0.5)
     assert rate.over(1 << 30) == pytest.approx(100.0)
     assert rate.over(51) == pytest.approx(51.0)
+
+
+def test_a_decision_is_not_used_again_for_other_code() -> None:
+    """A constant may be all that makes a stage slow, in a function or in what it holds."""
+
+    def key(load: Any) -> str:
+        return key_of(minato.DataLoader(minato.StagedDataset(load, [], 8)), {})
+
+    def held(turns: int) -> Any:
+        return lambda index: index * turns
+
+    loads = [lambda index: index * 2, lambda index: index * 3, held(4), held(5), partial(pow, 2), partial(pow, 3)]
+    assert len({key(load) for load in loads}) == len(loads)
+    assert key(held(4)) == key(held(4))
 
 
 def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:

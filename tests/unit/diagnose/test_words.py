@@ -14,7 +14,7 @@ from minato._pipeline.judging import Randomness
 from minato._pipeline.looking import Look, choose_indices, look
 from minato.diagnose.advising import advise
 from minato.diagnose.measuring import Seen
-from minato.diagnose.records import COLLATE, LOAD, TRANSFER, Measurement, StageMeasurement
+from minato.diagnose.records import COLLATE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
 from minato.diagnose.report import Diagnosis, conclude
 
 DATA = TensorDataset(torch.arange(64))
@@ -72,6 +72,14 @@ def test_a_mistake_beside_the_rate_leaves_room_for_what_would_make_it_faster(loo
     assert "Do this: leave pin_memory=False. To go faster, make 'collate' cheaper, or use more cores." in verdict
 
 
+def test_a_loop_that_waits_for_uneven_batches_is_told_so(looked: Look) -> None:
+    uneven = replace(BUSY, stages=(replace(LOADING, wall_std_s=0.08),), step_s=0.05, wait_share=0.15, prefetch=1)
+    verdict = said(looked, uneven, prefetch_factor=1).verdict
+    assert "your own loop: it takes 50 ms per batch" in verdict
+    assert "it still waits 15% of its time, as they come unevenly (sure). Do this: prefetch" in verdict
+    assert "unevenly" not in said(looked, replace(uneven, wait_share=0.0), prefetch_factor=1).verdict
+
+
 def test_a_single_core_is_not_called_cores(looked: Look) -> None:
     one = replace(BUSY, cores=1.0, workers=1, rate=12.0)
     assert "the CPU: its only core is busy" in said(looked, one).verdict
@@ -89,6 +97,22 @@ def test_why_nothing_is_cached_is_said(looked: Look) -> None:
     assert "no cache" not in str(said(random, BUSY))
 
 
+def test_a_cache_is_predicted_by_what_was_seen_when_it_was_tried(looked: Look) -> None:
+    """Having a sample from memory costs next to nothing by itself; handing it on does not."""
+    stage = replace(looked.stages[0], wall_s=0.01, get_s=1e-5)
+    cheap = replace(looked, stages=(stage,))
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=2)
+    measurement = replace(BUSY, memory_bytes=1 << 30)
+    run = CachedRun(("load",), workers=2, rate=400.0, workers_cpu_s=0.004, main_cpu_s=0.0001)
+    rates = {}
+    for cached in (None, run):
+        (cache,) = advise(loader, Seen(replace(measurement, cached=cached), cheap, None, 0.0))
+        assert cache.changes == {"cache": "after:load"}
+        rates[cached] = cache.rate
+    assert rates[run] == pytest.approx(400.0)
+    assert (rates[None] or 0) > 3000
+
+
 def test_handing_over_is_named_in_words(looked: Look) -> None:
     """Of cheap samples it is the most: there is no share of a sample's time to tell."""
     cheap = StageMeasurement("load", LOAD, completions=80, cpu_s=0.001, wall_s=0.001)
@@ -101,6 +125,27 @@ def test_handing_over_is_named_in_words(looked: Look) -> None:
     less_cheap = replace(cheap, cpu_s=0.0095, wall_s=0.0095)
     right = said(looked, replace(BUSY, stages=(less_cheap, handing), rate=990.0)).verdict
     assert right.endswith("hand over more samples at a time (a larger batch_size), or use more cores.")
+
+
+def test_cheap_samples_are_better_off_without_workers_however_many_there_are(looked: Look) -> None:
+    """By what was measured without: the loop between the stages takes time, too."""
+    cheap = StageMeasurement("load", LOAD, completions=80, cpu_s=0.0004, wall_s=0.0004)
+    handing = StageMeasurement("transfer", TRANSFER, completions=10, cpu_s=0.003, wall_s=0.003, is_sequential=True)
+    tiny = replace(BUSY, stages=(cheap, handing), workers=12, rate=1000.0, inline_rate=8000.0)
+    (advice,) = said(looked, tiny).advice
+    assert advice.changes == {"num_workers": 0}
+    assert advice.rate == pytest.approx(8000.0)
+    (advice,) = said(looked, replace(tiny, inline_rate=900.0)).advice
+    assert advice.changes["num_workers"] in (1, 2)
+    assert 1000.0 <= (advice.rate or 0) < 4000.0
+
+
+def test_what_is_not_known_to_be_deterministic_can_be_said_to_be(looked: Look) -> None:
+    """Behind slow storage that is what helps most."""
+    stage = replace(looked.stages[0], randomness=Randomness.UNKNOWN, reason="it reads a queue")
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=2)
+    report = conclude(loader, Seen(BUSY, replace(looked, stages=(stage,)), None, 0.0), ())
+    assert "(it reads a queue); mark it with minato.deterministic if it always gives the same" in report.no_cache
 
 
 def test_a_library_that_computes_in_threads_is_not_called_waiting(looked: Look) -> None:

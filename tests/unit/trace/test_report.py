@@ -58,6 +58,22 @@ def test_the_page_stands_alone_and_says_the_verdict(run: Path, tmp_path: Path) -
     assert "2 → 3" in page and "the consumer &lt;waits&gt;" in page
 
 
+def test_no_more_samples_are_shown_in_the_making_than_were(tmp_path: Path) -> None:
+    """Only the first half of the samples was looked at: they stand for all, but not at that moment."""
+    run = SyntheticRun(tmp_path)
+    for number in range(8):
+        run.made(number, 0, number * 10, 10)
+        run.taken(number, number * 10, 10)
+        if number < 4:
+            run.op("Decode", 0, number * 10, 10, number, number)
+            run.op("Sample", 0, number * 10, 10, number, number, kind=Kind.SAMPLE)
+    run.write()
+    trace = read_run(tmp_path)
+    activity = pictures(trace, summarize(trace).batches)["activity"]
+    assert max(activity["Decode"]) == pytest.approx(1.0)
+    assert max(map(sum, zip(*activity.values(), strict=True))) == pytest.approx(1.0)
+
+
 def test_pictures_show_what_was_recorded(run: Path) -> None:
     trace = read_run(run)
     shown = pictures(trace, summarize(trace).batches)

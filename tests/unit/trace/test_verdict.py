@@ -18,6 +18,7 @@ from tests.support.traces import SyntheticRun
 
 CROP, FLIP = OpFact("Crop", False, 8.0, 7.9, 0.008), OpFact("Flip", False, 1.0, 1.0, 0.001)
 LOADER = OpFact("Loader", True, 1.0, 0.9, 0.001)
+QUICK = WorkerFact("worker 0", 500, 0.010, 0.009)
 PAIR = (WorkerFact("worker 0", 500, 0.010), WorkerFact("worker 1", 500, 0.011))
 
 
@@ -52,6 +53,15 @@ def facts(**changes: object) -> Facts:
         ({"waited_s": 0.01, "mean_delay_s": 0.3}, verdict.ACCELERATOR, "consumer"),
         ({"workers": (*PAIR, WorkerFact("worker 2", 40, 0.05))}, verdict.STRAGGLER, "worker 2"),
         ({"workers": (*PAIR, WorkerFact("worker 2", 3, 0.05))}, verdict.PREPROCESSING, "Crop"),
+        # One that met slow samples is not slow with the others; threads of a worker wait for each other.
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.05, 0.010))}, verdict.PREPROCESSING, "Crop"),
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.05, 0.040))}, verdict.STRAGGLER, "worker 2"),
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.017, 0.017))}, verdict.STRAGGLER, "worker 2"),
+        (
+            {"workers": (QUICK, WorkerFact("worker 2", 40, 0.017, 0.017)), "crowded_cpu": 0.5},
+            verdict.PREPROCESSING,
+            "Crop",
+        ),
         ({"samples": TAIL, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
         ({"samples": replace(TAIL, slow_loading=0.9), "busy_share": 0.3}, verdict.STORAGE, "loading"),
         ({"samples": TAIL}, verdict.PREPROCESSING, "Crop"),
@@ -71,7 +81,14 @@ def facts(**changes: object) -> Facts:
         ({"is_inline": True, "stepped_s": 9.0}, verdict.ACCELERATOR, "consumer"),
         # Threads of a process that computes wait for each other, not for data.
         ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.9}, verdict.PREPROCESSING, "Loader"),
-        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.3}, verdict.STORAGE, "loading"),
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008), FLIP), "crowded_cpu": 0.9}, verdict.PREPROCESSING, "Flip"),
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.8}, verdict.STORAGE, "loading"),
+        # The user's own span that waits is named.
+        (
+            {"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "inner": (OpFact("read", False, 7.0, 0.1, 0.007),)},
+            verdict.STORAGE,
+            "read",
+        ),
         ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008), FLIP)}, verdict.STORAGE, "loading"),
         ({"ops": (OpFact("Loader", True, 8.0, 7.4, 0.008), FLIP)}, verdict.PREPROCESSING, "Loader"),
         ({"ops": (), "work_cpu_s": 1.0}, verdict.STORAGE, "loading"),

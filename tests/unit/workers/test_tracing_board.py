@@ -115,6 +115,7 @@ def test_a_parked_sample_is_told_in_parts(worker: Worker) -> None:
     runs = [(event.batch, event.count) for event in found if event.kind is Kind.RUN]
     assert runs == [(1, 0), (0, 1), (1, 1)]
     ops = [(event.name, event.index, event.batch) for event in found if event.kind is Kind.OP]
+    ops = [op for op in ops if op[0] != "(rest)"]  # there when this process was kept from the CPU
     assert ops == [("first", 10, 1), ("first", 11, 0), ("second", 11, 0), ("second", 10, 1)]
     assert {(e.index, e.batch, e.flags) for e in found if e.kind is Kind.SAMPLE} == {
         (10, 1, Flag.PARKED),
