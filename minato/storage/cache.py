@@ -15,10 +15,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+Bytes = npt.NDArray[np.uint8]
 _PAGE_WORDS = 512  # what a torn write leaves out, or puts elsewhere
-_FEWEST_PAGES = 8  # that are worth being summed up first
-_MULTIPLIER = 0x9E3779B97F4A7C15  # odd, bits well mixed: the golden ratio in 64 bits
-_MASK = (1 << 64) - 1
 _UNITS = {"": 1} | {
     f"{letter}{i}": base**power for power, letter in enumerate("kmgt", 1) for i, base in (("", 1000), ("i", 1024))
 }
@@ -38,7 +36,7 @@ class ByteCache(Protocol):
 
     def get(self, name: str) -> bytes | None:
         """The bytes put under `name`, whole and verified, or None. A cache may have `get_writable` beside it, which
-        gives them as a bytearray that is the caller's own."""
+        gives them as an array of uint8 that is the caller's own."""
 
     def put(self, name: str, data: bytes) -> bool:
         """Keep the bytes if there is room; whether they are in the cache now."""
@@ -52,34 +50,19 @@ def digest_of(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
-def _weights(count: int) -> npt.NDArray[np.uint64]:
-    """So many odd weights, all different."""
-    with np.errstate(over="ignore"):
-        mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_MULTIPLIER)
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        return mixed | np.uint64(1)
+def checksum(data: bytes | bytearray | memoryview) -> int:
+    """64 bits of BLAKE2 over the sums of the words of each page, and what is beyond the last whole page: any changed
+    word, missing or misplaced page shows.
 
-
-_WEIGHTS = _weights(_FEWEST_PAGES * _PAGE_WORDS)
-
-
-def checksum(data: bytes | bytearray) -> int:
-    """A 64-bit sum over pages, each with its own odd weight, of the sums of their words: any changed word, missing or
-    misplaced page shows. In what is beyond the last whole page, each word has its own weight.
-
-    Against accidents, not against forgers. A quarter of what zlib's CRC32 takes: what a cache saves is worth little if
+    Against accidents, not against forgers. A fifth of what zlib's CRC32 takes: what a cache saves is worth little if
     checking it costs as much as reading it.
     """
-    words = np.frombuffer(data, np.uint64, len(data) // 8)
-    pages = len(words) // _PAGE_WORDS
-    total = len(data)
-    if pages >= _FEWEST_PAGES:
-        sums = np.add.reduce(words[: pages * _PAGE_WORDS].reshape(pages, _PAGE_WORDS), axis=1)
-        total = total * _MULTIPLIER + int(np.dot(sums, _WEIGHTS[:pages] if pages <= len(_WEIGHTS) else _weights(pages)))
-        words = words[pages * _PAGE_WORDS :]
-    total = total * _MULTIPLIER + int(np.dot(words, _WEIGHTS[: len(words)]))
-    return (total * _MULTIPLIER + int.from_bytes(data[len(data) // 8 * 8 :], "little")) & _MASK
+    pages = len(data) // (8 * _PAGE_WORDS)
+    words = np.frombuffer(data, np.uint64, pages * _PAGE_WORDS)
+    sums = np.add.reduce(words.reshape(pages, _PAGE_WORDS), axis=1)
+    found = hashlib.blake2b(sums.tobytes(), digest_size=8)
+    found.update(data[8 * _PAGE_WORDS * pages :])
+    return int.from_bytes(found.digest(), "little")
 
 
 def parse_bytes(value: int | str, argument: str) -> int:

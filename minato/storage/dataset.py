@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import Dataset
 
-from .cache import ByteCache
+from .cache import ByteCache, Bytes
 from .choosing import parse_cache
 from .file import S3File
 from .hedging import HedgePolicy, parse_hedge
@@ -21,7 +21,7 @@ from .retrying import RetryPolicy
 from .verify import VERIFY, Verify
 
 Decode = Callable[[Any], Any]
-"""Of bytes; that for tensors is given a bytearray, where that spares a copy."""
+"""Of bytes; that for tensors is given an array of its own, where that spares a copy."""
 Target = Callable[[str], Any]
 
 
@@ -138,7 +138,7 @@ class S3Dataset(Dataset[Any]):
             raise IndexError(f"index {index} is out of range: the dataset has {count} samples")
         return index + count if index < 0 else int(index)
 
-    def _sample(self, key: str, data: bytes | bytearray) -> Any:
+    def _sample(self, key: str, data: bytes | Bytes) -> Any:
         sample = data if self.decode is None else self.decode(data)
         if self.transform is not None:
             sample = self.transform(sample)
@@ -171,11 +171,9 @@ def _decoder(decode: Decode | str) -> Decode | None:
     return _DECODERS[decode]
 
 
-def _as_tensor(data: bytes | bytearray) -> torch.Tensor:
-    """The bytes as uint8; over the memory of a bytearray, which is this sample's own."""
-    if not data:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
+def _as_tensor(data: Bytes) -> torch.Tensor:
+    """The bytes as uint8, over the same memory, which is this sample's own."""
+    return torch.from_numpy(data)
 
 
 def _as_image(data: bytes) -> Any:

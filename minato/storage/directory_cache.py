@@ -5,8 +5,9 @@
     directory/3f/3f9a…          one object: its bytes, then 24 bytes of length, checksum and mark
 
 An object is written under another name and renamed when it is whole, so nobody ever opens a partial one; what a power
-failure leaves of a renamed file does not match its checksum, and is removed. Files of writers that died are removed
-when the directory is next opened.
+failure leaves of a renamed file does not match its checksum, and is removed. A file is verified by the first of a job's
+processes that reads it, and again whenever it has changed since (known_files.py). Files of writers that died are
+removed when the directory is next opened.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ import secrets
 import shutil
 import socket
 import struct
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from .cache import CacheStats, checksum, digest_of, parse_bytes
+import numpy as np
+
+from .cache import Bytes, CacheStats, checksum, digest_of, parse_bytes
+from .known_files import KnownFiles
 from .locks import exclusive
 
-Read = TypeVar("Read", bytes, bytearray)
+Read = TypeVar("Read", bytes, Bytes)
 _TRAILER = struct.Struct("<QQ8s")
-_MARK = b"minato\x00\x02"
+_MARK = b"minato\x00\x03"
 _LEDGER = struct.Struct("<QQ")  # bytes, objects
 _SHARE_OF_DISK = 0.8  # of what is free when the directory is first used, where no limit is given
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -52,38 +57,43 @@ class DirectoryCache:
             else parse_bytes(max_bytes, "max_bytes")
         )
         self._remove_remains()
+        self._known = KnownFiles()
 
     def get(self, name: str) -> bytes | None:
         """The bytes put under `name`, or None."""
         return self._read(name, _read_exactly)
 
-    def get_writable(self, name: str) -> bytearray | None:
+    def get_writable(self, name: str) -> Bytes | None:
         """As `get`, in memory of the caller's own."""
         return self._read(name, _read_into_new)
 
-    def _read(self, name: str, read: Callable[[int, int], tuple[Read, bytes | bytearray]]) -> Read | None:
+    def _read(self, name: str, read: Callable[[int, int], tuple[Read, bytes]]) -> Read | None:
         """The data of the file of `name`, if they are what its trailer says. `read` reads so many bytes, and then the
         trailer."""
-        path = self._path_of(digest_of(name))
+        digest = digest_of(name)
+        path = self._path_of(digest)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            length = max(0, os.fstat(fd).st_size - _TRAILER.size)
-            data, trailer = read(fd, length)
+            status = os.fstat(fd)
+            data, trailer = read(fd, max(0, status.st_size - _TRAILER.size))
         except OSError:
             return None
         finally:
             os.close(fd)
-        if len(trailer) == _TRAILER.size and _TRAILER.unpack(trailer) == (length, checksum(data), _MARK):
-            return data
-        self._discard(path)
-        return None
+        if not self._known.knows(digest, status):
+            if not _is_whole(data, trailer):
+                self._discard(path)
+                return None
+            self._known.add(digest, status)
+        return data
 
     def put(self, name: str, data: bytes) -> bool:
         """Keep the bytes, unless there is no room for them or they are there already."""
-        path = self._path_of(digest_of(name))
+        digest = digest_of(name)
+        path = self._path_of(digest)
         if os.path.exists(path):
             return True
         nbytes = len(data) + _TRAILER.size
@@ -91,7 +101,7 @@ class DirectoryCache:
         if temporary is None:
             return False
         try:
-            _write(temporary, data)
+            status = _write(temporary, data)
             new = _publish(temporary, path)
         except FileNotFoundError:  # taken for the remains of a dead writer, and accounted for
             return False
@@ -102,8 +112,17 @@ class DirectoryCache:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+        if new:
+            self._known.add_own(digest, status)
         self._account(0 if new else -nbytes, 1 if new else 0)
         return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._known = KnownFiles()  # what was not forked verifies for itself
 
     def stats(self) -> CacheStats:
         """How full it is, over all jobs."""
@@ -177,11 +196,15 @@ class DirectoryCache:
             os.close(fd)
 
 
-def _write(path: str, data: bytes) -> None:
+def _write(path: str, data: bytes) -> os.stat_result:
+    """Write the file and give it a time of change as exact as clocks are: another write will not have the same."""
     with open(path, "r+b", buffering=0) as file:
         for part in (memoryview(data), memoryview(_TRAILER.pack(len(data), checksum(data), _MARK))):
             while part:
                 part = part[file.write(part) or 0 :]
+        now_ns = time.time_ns()
+        os.utime(file.fileno(), ns=(now_ns, now_ns))
+        return os.fstat(file.fileno())
 
 
 def _publish(temporary: str, path: str) -> bool:
@@ -211,21 +234,26 @@ def _read_ledger(fd: int) -> tuple[int, int]:
 
 
 def _read_exactly(fd: int, length: int) -> tuple[bytes, bytes]:
-    """`length` bytes, in one call where the system allows it, and a trailer; fewer only at the end of the file."""
+    """`length` bytes, in one call where the system allows it, and a trailer. Raises if the file has become shorter."""
     data = os.read(fd, length)
     while len(data) < length:
-        more = os.read(fd, length - len(data))
+        more = os.read(fd, length - len(data))  # one call gives two gigabytes at most
         if not more:
-            break
+            raise OSError(errno.EIO, "the file has become shorter")
         data += more
     return data, os.read(fd, _TRAILER.size)
 
 
-def _read_into_new(fd: int, length: int) -> tuple[bytearray, bytes | bytearray]:
+def _read_into_new(fd: int, length: int) -> tuple[Bytes, bytes]:
     """The same in memory that may be written to."""
-    data, trailer = bytearray(length), bytearray(_TRAILER.size)
-    if os.readv(fd, [data, trailer]) == length + _TRAILER.size:
-        return data, trailer
-    os.lseek(fd, 0, os.SEEK_SET)  # one call gives two gigabytes at most
-    parts = _read_exactly(fd, length)
-    return bytearray(parts[0]), parts[1]
+    data, trailer = np.empty(length, np.uint8), bytearray(_TRAILER.size)
+    if os.readv(fd, [data.data, trailer]) == length + _TRAILER.size:
+        return data, bytes(trailer)
+    os.lseek(fd, 0, os.SEEK_SET)
+    whole, end = _read_exactly(fd, length)
+    return np.frombuffer(whole, np.uint8).copy(), end
+
+
+def _is_whole(data: bytes | Bytes, trailer: bytes) -> bool:
+    found = checksum(data if isinstance(data, bytes) else data.data)
+    return len(trailer) == _TRAILER.size and _TRAILER.unpack(trailer) == (len(data), found, _MARK)

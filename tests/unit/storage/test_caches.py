@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minato
-from minato.storage import DirectoryCache, MemoryCache, memory_cache
+from minato.storage import DirectoryCache, MemoryCache, directory_cache, memory_cache
 from minato.storage.cache import checksum, parse_bytes
 
 MakeCache = Callable[[int], Any]
@@ -44,9 +44,9 @@ def test_gives_back_what_was_put(make_cache: MakeCache) -> None:
         assert cache.put(f"key {number}", body(number, length))
         assert cache.get(f"key {number}") == body(number, length)
         writable = cache.get_writable(f"key {number}")
-        assert isinstance(writable, bytearray)
-        assert writable == body(number, length)
-        writable[:] = b"changed"
+        assert isinstance(writable, np.ndarray)
+        assert writable.tobytes() == body(number, length)
+        writable[:] = 7
         assert cache.get(f"key {number}") == body(number, length), "what a reader does to its copy is its own affair"
     assert cache.put("key 5", body(5, 5_000)), "what is there already counts as kept"
     assert cache.stats().entries == 7
@@ -152,6 +152,74 @@ def test_directory_forgets_damaged_and_abandoned_files(tmp_path: Path) -> None:
     assert DirectoryCache(tmp_path, 10**6).stats().entries == 1, "counted anew from the files"
 
 
+@pytest.mark.parametrize("read", ["get", "get_writable"])
+@pytest.mark.parametrize("when", ["put here", "read here before", "put by another job"])
+def test_a_changed_or_shortened_file_is_not_served(tmp_path: Path, read: str, when: str) -> None:
+    """Files are verified when a job first reads them, and again when they have changed since: at once, whoever changed
+    them, even within the tick of the clock in which they were put."""
+    job = DirectoryCache(tmp_path, 10**6)
+    job.put("flipped", body(1))
+    job.put("cut", body(2))
+    if when == "put by another job":
+        job = DirectoryCache(tmp_path, 10**6)
+    elif when == "read here before":
+        for path in tmp_path.glob("??/*"):
+            os.utime(path, (1e9, 1e9))  # long ago
+        assert job.get("flipped") == body(1) and job.get("cut") == body(2)
+    entries = {bytes(path.read_bytes()[:10]): path for path in tmp_path.glob("??/*")}
+    flipped, cut = entries[body(1)[:10]], entries[body(2)[:10]]
+    with open(flipped, "r+b") as file:
+        file.seek(2_500)
+        byte = file.read(1)
+        file.seek(2_500)
+        file.write(bytes([byte[0] ^ 1]))
+    os.truncate(cut, 3_000)
+    assert getattr(job, read)("flipped") is None
+    assert getattr(job, read)("cut") is None
+    assert not flipped.exists() and not cut.exists(), "and they are put anew by whoever reads the objects again"
+    assert job.stats().entries == 0
+    assert job.put("flipped", body(1)) and job.get("flipped") == body(1)
+
+
+def test_a_byte_that_the_disk_changes_by_itself_is_noticed_by_the_next_job(tmp_path: Path) -> None:
+    """Beneath the file system, so that the file looks as it did."""
+    job = DirectoryCache(tmp_path, 10**6)
+    job.put("a", body(1))
+    (path,) = tmp_path.glob("??/*")
+    status = path.stat()
+    data = bytearray(path.read_bytes())
+    data[1_000] ^= 0x10
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert DirectoryCache(tmp_path, 10**6).get("a") is None
+    assert pickle.loads(pickle.dumps(job)).get("a") is None
+
+
+def test_forked_processes_share_what_is_known_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one worker has verified the others need not."""
+    DirectoryCache(tmp_path, 10**6).put("a", body(1))
+    for path in tmp_path.glob("??/*"):
+        os.utime(path, (1e9, 1e9))
+    cache = DirectoryCache(tmp_path, 10**6)
+    process = multiprocessing.get_context("fork").Process(target=cache.get, args=("a",))
+    process.start()
+    process.join(20)
+    assert process.exitcode == 0
+    monkeypatch.setattr(directory_cache, "checksum", lambda data: 1)
+    assert cache.get("a") == body(1)
+    assert DirectoryCache(tmp_path, 10**6).get("a") is None, "another job looks for itself"
+
+
+def test_nothing_can_shorten_or_write_to_the_memory_that_is_read(tmp_path: Path) -> None:
+    cache = MemoryCache(10**5)
+    cache.put("a", body(1))
+    with pytest.raises(OSError, match="not permitted"):
+        os.ftruncate(cache._owner_fd, 100)
+    with pytest.raises(TypeError, match="read-only"):
+        cache._mapped[-1] = 1
+    assert cache.get("a") == body(1)
+
+
 def test_memory_that_is_not_what_was_put_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a writer that a broken machine made write something else."""
     cache = MemoryCache(10**5)
@@ -160,6 +228,11 @@ def test_memory_that_is_not_what_was_put_is_not_served(monkeypatch: pytest.Monke
     monkeypatch.undo()
     assert cache.get("a") is None
     assert cache.get_writable("a") is None
+
+
+def test_memory_that_cannot_be_mapped_says_so() -> None:
+    with pytest.raises(ValueError, match="address space"):
+        MemoryCache("300TB")
 
 
 def test_memory_out_of_reach_is_an_empty_cache() -> None:
