@@ -14,6 +14,7 @@ _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
 _LONG_MEMORY = 0.995  # weight of the past of the slowest sample, per run: one in a hundred samples is not forgotten
 _SHARE_WHERE_RARE = 0.015  # of that one, likewise: with two of them in a run, those behind would wait twice as long
+_SHARE_HELD = 4  # a quarter of a batch may wait behind a slow sample, if no batch does: an eighth of the window
 _AGAIN_WITHIN = 50  # runs: a slow sample that stays alone for longer was more likely a busy system
 _SLOW_S = 30e-3  # seconds beyond the usual; less may be a busy system, and holds nobody up
 MOST_IN_LANE = 2  # dear samples that a lane takes at once
@@ -39,6 +40,13 @@ class ChunkSizer:
         """Runs since the last one with a slow sample."""
         self._last = 1
         self._sample_bytes = 0
+        self._most_behind = 1
+        """Samples of a run in which some may be slow, whatever those take."""
+
+    def allow_waiting(self, batch_size: int) -> None:
+        """Samples behind a slow one may wait for it: they have no rows yet, so that no batch waits for them. They only
+        take up a part of what may be in flight."""
+        self._most_behind = max(1, batch_size // _SHARE_HELD)
 
     def observe(self, count: int, seconds: float) -> None:
         """A run of `count` samples took `seconds`."""
@@ -81,10 +89,15 @@ class ChunkSizer:
         """Samples the next run should have: one until a sample's cost is known."""
         if self._mean_s is None or self._sample_bytes >= MOST_BYTES:
             return 1
-        cost = max(self._mean_s, _SHARE_OF_SLOWEST * self._slow_s, _SHARE_WHERE_RARE * self._slowest_s, 1e-9)
         by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
-        usual = MOST_IN_LANE if self._pairs_up else int(self._target_s / cost)
+        usual = MOST_IN_LANE if self._pairs_up else min(int(self._target_s / max(self._mean_s, 1e-9)), self._by_slow)
         return max(1, min(usual, GROWTH * self._last, by_bytes, self._most))
+
+    @property
+    def _by_slow(self) -> int:
+        """Most samples of a run, for the sake of those behind a slow one."""
+        cost = max(_SHARE_OF_SLOWEST * self._slow_s, _SHARE_WHERE_RARE * self._slowest_s, 1e-9)
+        return max(self._most_behind, int(self._target_s / cost))
 
     @property
     def _pairs_up(self) -> bool:

@@ -197,7 +197,7 @@ class _AsyncMapLoop(MapLoop):
             waiting = None
         current[0] = -1
         seconds = time.perf_counter() - started
-        self._note_time(len(run.keys), seconds)
+        self._note_time(run, seconds)
         self._costs.note(run, seconds)
         return samples
 

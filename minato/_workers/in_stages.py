@@ -48,6 +48,11 @@ class InStages:
             return False
         return self._parking is not None or self._look()
 
+    @property
+    def is_opaque(self) -> bool:
+        """Whether the dataset was looked at, and has no stages that can be seen."""
+        return self._is_opaque
+
     def _look(self) -> bool:
         """Look for stages: once, and only when they are of use, since the source of the dataset is read for it."""
         begin = find_stages(self._context.dataset, self._context.sample_run)

@@ -52,6 +52,8 @@ class MapLoop:
         """Whether the samples in hand took longer than the threshold."""
         self._stages = InStages(context, self._hand_in_one, self._capture)
         self._parks = plan.parks and not self._together
+        if not plan.parks and plan.fetcher is Fetcher.SEQUENTIAL:
+            self._take_longer_runs()
 
     def run(self) -> None:
         """Work until the pool stops, or this worker is dismissed; then what it has put aside is finished first."""
@@ -80,12 +82,26 @@ class MapLoop:
         else:
             context.sync_dataset()
             place = self._known_rows(taken)
-            if want == 1 and self._parks and self._stages.is_wanted(self._sizer.is_measured):
+            if want == 1 and self._parks and self._wants_stages():
                 self._stages.make(taken)
             elif place is None:
                 self.hand_in(taken, self._fetch(taken))
             else:
                 self._fetch_into(place, taken)
+
+    def _wants_stages(self) -> bool:
+        """Whether a sample that was taken alone is to be made in stages."""
+        wanted = self._stages.is_wanted(self._sizer.is_measured)
+        if self._stages.is_opaque:
+            self._parks = False
+            self._take_longer_runs()
+        return wanted
+
+    def _take_longer_runs(self) -> None:
+        """Slow samples are not to be parked, so others need not be taken one by one for their sake, where those behind
+        a slow one have no rows yet."""
+        if self._late_rows and self._in_rows:
+            self._sizer.allow_waiting(self._context.plan.batch_size or 1)
 
     def _known_rows(self, run: Run) -> Place | None:
         """The rows of the run's samples, if they can be written there as they come."""
@@ -138,17 +154,18 @@ class MapLoop:
         started = time.perf_counter()
         samples = self._randomness.fetch(announced, source.seed_of)
         seconds = time.perf_counter() - started
-        self._note_time(len(run.keys), seconds)
+        self._note_time(run, seconds)
         self._costs.note(run, seconds)
         return samples
 
-    def _note_time(self, samples: int, seconds: float) -> None:
-        self._sizer.observe(samples, seconds)
-        self._late = self._board.note_time(samples, seconds)
+    def _note_time(self, run: Run, seconds: float) -> None:
+        if not run.is_early:  # known to be slow, and taken alone: it says nothing about the next run
+            self._sizer.observe(len(run.keys), seconds)
+        self._late = self._board.note_time(len(run.keys), seconds)
 
     def _hand_in_one(self, run: Run, sample: Any, seconds: float) -> None:
         """Give a sample that was made in stages its row."""
-        self._note_time(1, seconds)
+        self._note_time(run, seconds)
         self._costs.note(run, seconds)
         self.hand_in(run, [sample])
 

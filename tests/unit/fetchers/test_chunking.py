@@ -76,6 +76,29 @@ def test_one_slow_sample_in_a_hundred_is_remembered_and_one_long_ago_is_not() ->
     assert sizer.is_even
 
 
+def sized_after_slow(batch_size: int | None, each: float = 2e-3) -> int:
+    """Samples in a run, a while after the second of two slow samples."""
+    sizer = ChunkSizer()
+    if batch_size is not None:
+        sizer.allow_waiting(batch_size)
+    for _ in range(2):
+        sizer.observe(1, 0.3)
+        for _ in range(12):
+            sizer.observe(4, 4 * each)
+    return sizer.size()
+
+
+def test_runs_stay_longer_where_those_behind_a_slow_sample_keep_nobody_waiting() -> None:
+    assert sized_after_slow(None) <= 2
+    assert sized_after_slow(16) == 4, "a quarter of a batch"
+    assert sized_after_slow(64) == 4, "as many as make up the usual time of a run"
+    assert sized_after_slow(3) == sized_after_slow(None), "a quarter of a small batch is nothing"
+
+
+def test_dear_samples_are_taken_one_by_one_even_where_nobody_waits_for_those_behind() -> None:
+    assert sized_after_slow(64, each=20e-3) == 1
+
+
 @pytest.mark.parametrize(
     ("sample_bytes", "expected"),
     [(0, 400), (1, 400), (MOST_BYTES // 10, 10), (MOST_BYTES // 2, 2), (MOST_BYTES, 1), (10 * MOST_BYTES, 1)],
