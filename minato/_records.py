@@ -229,7 +229,7 @@ class LoaderStats:
     """What the stages of samples took lately, of those that were made stage by stage: dear ones (5 ms and more), where
     stages can be seen."""
     decisions: tuple[str, ...] = ()
-    """Changes of the number of workers, the newest 100, each with its reason."""
+    """Changes of the number of workers, the newest 100, each with its reason and what was measured before it."""
     cached_samples: int = 0
     """Samples that the cache can serve, now."""
     cached_bytes: int = 0

@@ -123,7 +123,7 @@ class Scaler:
         _log.info("%s; measured: %s", text, decision.observation)
         if self.on_decision is not None:
             self.on_decision(decision, before, text)
-        self._totals.decisions = (*self._totals.decisions, text)[-MOST_KEPT:]
+        self._totals.decisions = (*self._totals.decisions, f"{text} ({decision.observation})")[-MOST_KEPT:]
 
     def _observe(self, now: float, ready: int, waiting_s: float) -> Observation:
         elapsed = now - self._last

@@ -32,6 +32,12 @@ class Observation:
     slow_workers: int = 0
     """Workers that are at a sample past the threshold."""
 
+    def __str__(self) -> str:
+        return (
+            f"the consumer waits {self.wait_share:.0%}, CPU {self.cpu_share:.0%}, queue {self.queue_occupancy:.0%}, "
+            f"{self.throughput:.4g} samples/s, {self.slow_workers} of {self.workers} workers slow"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
