@@ -13,7 +13,7 @@ from one second after the first batch, when all workers are up, to the end of th
 An epoch ends with waiting for the slow sample that was begun last: nobody can know in a first epoch that it is one, and
 nothing is left to be done beside it. That costs at most one slow sample's time, however long the epoch is, so epochs
 have to be long beside it if the figure is to be about the rest: those of the heavy tail take 90 times as long as one of
-its slow samples, those of the papers' workloads 20 to 800 times. `epoch-ends` measures what the ends of short ones cost.
+its slow samples, those of the papers' workloads 20 to 800 times. `epoch-ends` measures what ends of short ones cost.
 
 Rows named "epoch 2" are the second epoch of the same loader, which knows by then which samples are slow. Cases named
 `-work` have no step: their figure is the bound, total cost / workers, over the wall time, start and end included, which
