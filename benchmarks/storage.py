@@ -442,8 +442,9 @@ def failing(scale: Scale) -> Outcome:
 
 def grid(scale: Scale, plot: Path | None) -> Outcome:
     """Workers x fetchers, as in the paper."""
-    sizes = (1, 2, 4, 8) if scale is FULL else (1, 4)
-    fetchers = (1, 4, 16, 32) if scale is FULL else (1, 16)
+    is_full = scale.objects >= FULL.objects
+    sizes = (1, 2, 4, 8) if is_full else (1, 4)
+    fetchers = (1, 4, 16, 32) if is_full else (1, 16)
     lines = ["grid: 20 ms latency   workers x fetchers: objects/s, median request"]
     with remote_objects(scale.objects // 4, faults=Faults(latency_s=0.020)) as remote:
         points = measure_grid(remote, sizes, fetchers)

@@ -27,8 +27,8 @@ class Aioboto3Backend(Boto3Backend):
         try:
             client = await self._awaited.get()
             answer = await client.get_object(Bucket=self._location.bucket, Key=key, **range_options(span))
-            async with answer["Body"] as body:
-                data = await body.read()
+            async with answer["Body"]:  # as for boto3
+                data = await answer["Body"].read()
         except Exception as error:
             raise _translate(error, self._location, key) from None
         return fetched(answer, data)

@@ -1,12 +1,15 @@
 """S3Dataset and S3File on a real server, by every backend, in both loaders, with all start methods."""
 
 import asyncio
+import base64
+import hashlib
 import io
 import os
 import pickle
 import random
 import signal
 import zipfile
+import zlib
 from multiprocessing import forkserver
 from typing import Any
 
@@ -114,6 +117,34 @@ def test_every_byte_is_right_although_requests_fail(storage: Storage, backend: s
     assert asyncio.run(all_at_once()) == storage.bodies
     counts = storage.proxy.counts()
     assert min(counts[fault] for fault in ("busy", "reset", "truncate", "corrupt")) > 0
+
+
+@pytest.mark.parametrize("backend", ["boto3", "aioboto3"])
+def test_checksum_headers_are_compared(storage: Storage, backend: str) -> None:
+    """Of an object whose ETag is no MD5, as those of objects put in parts."""
+    right = base64.b64encode(zlib.crc32(b"data").to_bytes(4, "big")).decode()
+    reader = dataset_of(storage, backend=backend, retries=0).reader
+    head = 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nETag: "00112233445566778899aabbccddeeff-2"\r\nConnection: close'
+    storage.proxy.set(Faults(answer=f"{head}\r\nx-amz-checksum-crc32: {right}\r\n\r\ndata"))
+    assert reader.read("any") == asyncio.run(reader.read_async("any")) == b"data"
+    storage.proxy.set(Faults(answer=f"{head}\r\nx-amz-checksum-crc32: {right}\r\n\r\ndate"))
+    with pytest.raises(ChecksumMismatch):
+        reader.read("any")
+    with pytest.raises(ChecksumMismatch):
+        asyncio.run(reader.read_async("any"))
+
+
+@pytest.mark.parametrize("backend", ["boto3", "aioboto3"])
+def test_a_checksum_that_the_library_cannot_compute_does_not_stand_for_the_md5(storage: Storage, backend: str) -> None:
+    reader = dataset_of(storage, backend=backend, retries=0).reader
+    head = f'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nETag: "{hashlib.md5(b"data").hexdigest()}"\r\nConnection: close'
+    storage.proxy.set(Faults(answer=f"{head}\r\nx-amz-checksum-other: AAAAAA==\r\n\r\ndata"))
+    assert reader.read("any") == b"data"
+    storage.proxy.set(Faults(answer=f"{head}\r\nx-amz-checksum-other: AAAAAA==\r\n\r\ndate"))
+    with pytest.raises(ChecksumMismatch):
+        reader.read("any")
+    with pytest.raises(ChecksumMismatch):
+        asyncio.run(reader.read_async("any"))
 
 
 def test_error_of_a_read_names_its_class(storage: Storage, backend: str) -> None:
