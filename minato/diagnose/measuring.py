@@ -148,13 +148,9 @@ def _own_rate(
     third of the time is enough for."""
     if point is None or point.share < 1:
         return measure_rate(loader, indices, seconds, step, **changes)
-    batch = typical_batch(loader)
-    few = list(indices[: max(batch, int(seconds / 3 / max(_sample_s(probed), 1e-6)))])
-    # While the samples are made for the first time, the same ones are wanted again, and made again.
-    ahead = max(1, changes.get("num_workers", loader.num_workers)) * (loader.prefetch_factor or 2)
-    filling = -(-len(few) // batch) + ahead
+    few = list(indices[: max(typical_batch(loader), int(seconds / 3 / max(_sample_s(probed), 1e-6)))])
     kept = {name: getattr(loader, name, None) for name in ("cache", "cache_bytes")}
-    return measure_rate(loader, few, seconds * 2 / 3, step, 2 + filling, **{**kept, **changes})
+    return measure_rate(loader, few, seconds * 2 / 3, step, **{**kept, **changes})
 
 
 def eased(measurement: Measurement, runs_cpu_s: Sequence[float | None]) -> Measurement:

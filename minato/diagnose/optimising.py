@@ -256,5 +256,4 @@ def _enough(loader: Any, rate: float, seconds: float) -> int:
 def _steady(loader: Any, indices: list[int], seconds: float, changes: dict[str, Any]) -> Rate:
     """The rate once a cache is filled: the same few samples over and over."""
     options = {name: value for name, value in changes.items() if name != "persistent_workers"}
-    filling = -(-len(indices) // typical_batch(loader)) if options.get("cache") else 0
-    return measure_rate(loader, indices, seconds, None, 2 + filling, **options)
+    return measure_rate(loader, indices, seconds, **options)

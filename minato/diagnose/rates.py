@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .machine import CoresTime, cores_time
-from .rebuilding import measuring_loader, no_word_of_workers
+from .rebuilding import measuring_loader, no_word_of_workers, typical_batch
 
 LEAST_S, TOLERANCE = 0.6, 0.01
 PARTS = 3  # of a measurement, of which the one with the least CPU time counts: others' work can only add to it
@@ -52,7 +52,7 @@ def measure_rate(
     **changes: Any,
 ) -> Rate:
     """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
-    count, until workers are up."""
+    count, until workers are up; nor do those that fill a cache."""
     with no_word_of_workers():
         ours = measuring_loader(loader, indices, **changes)
         try:
@@ -62,11 +62,24 @@ def measure_rate(
             batches = iter(ours)
             next(batches)
             first_s = time.monotonic() - began
+            if getattr(ours, "cache", None) is not None:
+                _fill(ours, batches, len(indices))
             return replace(_drain(batches, max_seconds, step, skip - 1), first_s=first_s)
         finally:
             close = getattr(ours, "close", None)
             if close is not None:
                 close()
+
+
+def _fill(loader: Any, batches: Any, samples: int) -> None:
+    """Take batches until the cache has all samples, or each was asked for once, and then those that were begun before:
+    the same samples are wanted again while they are made for the first time, and are made again."""
+    for _ in range(-(-samples // typical_batch(loader))):
+        if loader.stats().cached_samples >= samples:
+            break
+        next(batches)
+    for _ in range(loader.stats().batches_in_flight):
+        next(batches)
 
 
 def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, skip: int) -> Rate:

@@ -29,7 +29,7 @@ import numpy as np
 
 from .cache import Bytes, CacheStats, checksum, digest_of, parse_bytes
 from .known_files import KnownFiles
-from .locks import exclusive
+from .locks import locked_file
 
 Read = TypeVar("Read", bytes, Bytes)
 _TRAILER = struct.Struct("<QQ8s")
@@ -184,16 +184,11 @@ class DirectoryCache:
     @contextmanager
     def _ledger(self) -> Iterator[int]:
         """The ledger, open and locked; made from the files that are there, if it is not."""
-        path = f"{self._root}/ledger"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            with exclusive(path, fd):
-                if os.fstat(fd).st_size < _LEDGER.size:
-                    sizes = [file.stat().st_size for file in self.path.glob("[0-9a-f][0-9a-f]/*")]
-                    os.pwrite(fd, _LEDGER.pack(sum(sizes), len(sizes)), 0)
-                yield fd
-        finally:
-            os.close(fd)
+        with locked_file(f"{self._root}/ledger") as fd:
+            if os.fstat(fd).st_size < _LEDGER.size:
+                sizes = [file.stat().st_size for file in self.path.glob("[0-9a-f][0-9a-f]/*")]
+                os.pwrite(fd, _LEDGER.pack(sum(sizes), len(sizes)), 0)
+            yield fd
 
 
 def _write(path: str, data: bytes) -> os.stat_result:

@@ -38,3 +38,16 @@ def exclusive(name: object, fd: int) -> Iterator[None]:
             yield
         finally:
             fcntl.lockf(fd, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked_file(path: str) -> Iterator[int]:
+    """A file, opened and locked, and made if it is not there. Whoever closes a file loses all locks that this process
+    has on it, those of other threads too: so it is opened and closed by the thread whose turn it is."""
+    with thread_lock(path):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            yield fd
+        finally:
+            os.close(fd)

@@ -1,5 +1,6 @@
 """Byte caches: whole or nothing, bounded, shared, whatever dies."""
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 import minato
 from minato.storage import DirectoryCache, MemoryCache, directory_cache, memory_cache
 from minato.storage.cache import checksum, parse_bytes
+from minato.storage.locks import locked_file
 
 MakeCache = Callable[[int], Any]
 
@@ -322,3 +324,46 @@ def test_cached_bytes_says_what_it_needs(tmp_path: Path) -> None:
     named = minato.cached_bytes([b"a"], tmp_path / "c", name="letters")
     assert named[0] == named[0] == b"a"
     assert not hasattr(named, "__getitem_async__")
+
+
+def _can_lock(path: str) -> bool:
+    """Whether another process can."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fcntl.lockf(os.open(path, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_thread_that_closes_the_ledger_does_not_unlock_it_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, inside, closed = (threading.Event() for _ in range(3))
+    path, close = str(tmp_path / "ledger"), os.close
+    free: list[bool] = []
+
+    def slow_close(fd: int) -> None:
+        closing.set()
+        inside.wait(0.3)
+        close(fd)
+        closed.set()
+
+    def come_second() -> None:
+        closing.wait()
+        with locked_file(path):
+            inside.set()
+            closed.wait()
+            free.append(_can_lock(path))
+            monkeypatch.undo()
+
+    second = threading.Thread(target=come_second)
+    second.start()
+    with locked_file(path):
+        assert not _can_lock(path)
+        monkeypatch.setattr(os, "close", slow_close)
+    second.join()
+    assert free == [False]
+    assert _can_lock(path)
