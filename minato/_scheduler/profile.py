@@ -261,7 +261,11 @@ class Profile:
             trial.costs.replace(keys, seconds)
             length = costs["length"]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{os.fspath(path)!r} is not a saved profile: {error}") from error
+            found = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(
+                f"{os.fspath(path)!r} is not a saved profile ({found}): profile= needs a file that another loader was "
+                "given as profile=, or a path at which there is none yet"
+            ) from error
         self.made.learn(made)
         self.cached.learn(cached)
         if length == self._length:
