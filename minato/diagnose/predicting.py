@@ -56,11 +56,12 @@ def _tried(measurement: Measurement, point: CachePoint | None) -> CachedRun | No
 
 
 def reached(measurement: Measurement, point: CachePoint | None) -> float:
-    """Which share of the limit a loader with this cache reached when it was tried; 1 if it was not."""
+    """Which share of the limit a loader with this cache reached when it was tried; 1 if it was not. More than 1 where
+    the stages that are left were measured as dearer than they are, beside others that kept all cores busy."""
     run = _tried(measurement, point)
     if run is None:
         return 1.0
-    return min(1.0, run.rate / predict(measurement, Setting(run.workers, 1, point), with_consumer=False).rate)
+    return run.rate / predict(measurement, Setting(run.workers, 1, point), with_consumer=False).rate
 
 
 def _get_s(measurement: Measurement, point: CachePoint) -> float:
