@@ -12,9 +12,11 @@ from torch.utils.data import TensorDataset
 import minato
 from minato._pipeline.judging import Randomness
 from minato._pipeline.looking import Look, choose_indices, look
+from minato._pipeline.planning import CachePoint
 from minato.diagnose.advising import advise
 from minato.diagnose.measuring import Seen
-from minato.diagnose.records import COLLATE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
+from minato.diagnose.predicting import Setting, predict, reached
+from minato.diagnose.records import COLLATE, LOAD, TRANSFER, TRANSFORM, CachedRun, Measurement, StageMeasurement
 from minato.diagnose.report import Diagnosis, conclude
 
 DATA = TensorDataset(torch.arange(64))
@@ -165,3 +167,15 @@ def test_a_process_pinned_to_one_core_is_told_first(looked: Look, monkeypatch: p
     verdict = said(looked, pinned).verdict
     assert "use 1 worker instead of 8" in verdict
     assert "let this process use more cores" in verdict
+
+
+@pytest.mark.parametrize("rate", [30.0, 900.0], ids=["below the model's limit", "above it"])
+def test_a_cache_that_was_tried_is_predicted_by_what_it_reached(rate: float) -> None:
+    """Stages that are left may have been measured beside others that kept all cores busy: as dearer than they are."""
+    flip = StageMeasurement("flip", TRANSFORM, completions=80, cpu_s=0.4, wall_s=0.4)
+    tried = CachedRun(("load",), workers=2, rate=rate, workers_cpu_s=None, main_cpu_s=0.0)
+    measured = replace(BUSY, stages=(LOADING, flip), cached=tried)
+    point = CachePoint(("load",), 1.0, 64.0, 1.0, saved_s=0.01, is_whole=False)
+    predicted = predict(measured, Setting(2, 1, point)).rate * reached(measured, point)
+    assert predicted == pytest.approx(rate)
+    assert reached(measured, None) == 1.0
