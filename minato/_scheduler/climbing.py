@@ -64,6 +64,7 @@ class ClimbingPolicy:
 
 
 _HALF, _IN_FULL, _MOST = 0.5, 0.8, 1.25  # of what a growth could give; more is not to be had from workers alone
+_DOUBTFUL = 0.1  # a loss up to which it may be chance, if the measurements say so
 _START_S = 10.0  # seconds for workers to come up or to finish; then the count that is there is what we work with
 
 
@@ -88,8 +89,9 @@ class _Climber:
         self._rest_until: float | None = None
         self._rests = 0
         self._resting_at: Measured | None = None
-        self._cores_are_worse = False
-        """Known: one worker per core gives less although the CPU is used up, since the work waits as well."""
+        self._lost_at_cores = 0.0
+        """What one worker per core gave less, as a share, although the CPU is used up, since the work waits as well. A
+        loss that a drift of the machine would explain is forgotten with the next rest."""
         self._forget()
 
     def _forget(self) -> None:
@@ -164,7 +166,7 @@ class _Climber:
         workers = measured.workers
         used_up = measured.cpu_share >= self._policy.cpu_full
         cores = self._limits.clamp(self._cores)
-        if used_up and workers > cores and not self._cores_are_worse:
+        if used_up and workers > cores and not self._lost_at_cores:
             return self._try(Aim.TO_CORES, cores, observation)
         more = self._more(measured, min(self._limits.most, self._cores) if used_up else self._limits.most)
         fewer = self._fewer(workers, used_up)
@@ -220,7 +222,7 @@ class _Climber:
             self._learn_from_success(trial, gain)
             following = self._consider(measured, observation)
             return replace(following, reason=f"kept: {trial.aim.value}, throughput {gain:+.1%}; {following.reason}")
-        self._learn_from_failure(trial)
+        self._learn_from_failure(trial, gain)
         return self._ask(trial.baseline.workers, f"taken back: {trial.aim.value}, throughput {gain:+.1%}", observation)
 
     def _is_kept(self, trial: Trial, measured: Measured, gain: float) -> bool:
@@ -229,13 +231,13 @@ class _Climber:
         no_worse = gain > -policy.least_gain
         if trial.aim is Aim.SPARE:
             return no_worse and not starving and measured.occupancy >= policy.full_from
-        if trial.aim is Aim.TO_CORES:
-            return no_worse
+        noise = math.hypot(trial.baseline.error, measured.error) / max(trial.baseline.throughput, measured.throughput)
+        if trial.aim is Aim.TO_CORES:  # workers beyond the cores have to be worth it without doubt
+            return gain > -max(policy.least_gain, min(_DOUBTFUL, 2 * noise))
         if no_worse and not starving:
             return True
         if trial.aim is Aim.GROW:  # a small step cannot gain much: half of what it could
             return gain >= min(policy.least_gain, _HALF * trial.possible_gain)
-        noise = math.hypot(trial.baseline.error, measured.error) / max(trial.baseline.throughput, measured.throughput)
         return gain >= max(policy.least_gain / 3, min(policy.least_gain, 2 * noise))
 
     def _learn_from_success(self, trial: Trial, gain: float) -> None:
@@ -243,13 +245,14 @@ class _Climber:
             self._too_few = trial.baseline.workers
             share = gain / trial.possible_gain
             self._paid = share if share <= _MOST else 0.0  # beyond that, something else has changed as well
-            self._cores_are_worse |= trial.baseline.workers >= self._limits.clamp(self._cores)
+            if trial.baseline.workers >= self._limits.clamp(self._cores):
+                self._lost_at_cores = 1.0
             self._rests = 0
         elif trial.aim is not Aim.SPARE:
             self._too_many = trial.baseline.workers
             self._rests = 0
 
-    def _learn_from_failure(self, trial: Trial) -> None:
+    def _learn_from_failure(self, trial: Trial, gain: float) -> None:
         if trial.aim is Aim.SPARE:
             self._patience *= 4
             self._full = 0
@@ -257,7 +260,8 @@ class _Climber:
             self._too_many = trial.target
         else:
             self._too_few = trial.target
-            self._cores_are_worse |= trial.aim is Aim.TO_CORES
+            if trial.aim is Aim.TO_CORES:
+                self._lost_at_cores = -gain
 
     # ---- rest -----------------------------------------------------------------------------------------------------
 
@@ -271,10 +275,11 @@ class _Climber:
             return True
         self._rest_until = self._resting_at = None
         self._too_many, self._cautious = None, True
+        if drifted or self._lost_at_cores < self._policy.drift:
+            self._lost_at_cores = 0.0
         if drifted:
             self._forget()
             self._rests = 0
-            self._cores_are_worse = False
         return False
 
     def _rest_from(self, measured: Measured, observation: Observation) -> None:

@@ -77,6 +77,18 @@ def test_work_that_computes_stays_within_the_cores(start: int) -> None:
     assert len(beyond) * POLICY.period_s < 4
 
 
+def test_work_that_computes_comes_back_to_the_cores_although_the_machine_was_slower_when_that_was_tried() -> None:
+    simulation = Simulation(COMPUTING, 4, 3)
+    controller = POLICY.begin(WorkerLimits(1, 16, COMPUTING.cores))
+    while simulation.wanted == 4:
+        simulation.steer(controller, POLICY.period_s, POLICY.period_s)
+    simulation.change(lambda work: replace(work, cpu_s=work.cpu_s * 1.15))
+    simulation.steer(controller, POLICY.period_s, 5)
+    taken_back = simulation.wanted
+    simulation.steer(controller, POLICY.period_s, 40)
+    assert (taken_back, simulation.workers) == (4, 2)
+
+
 def test_work_that_waits_and_computes_may_have_more_workers_than_cores() -> None:
     assert steer(MIXED, 2, 40).workers == 6
 
