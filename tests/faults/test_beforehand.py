@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from minato import DataLoader
+from minato._engine import beforehand
 from minato._engine.beforehand import Beforehand
 from minato._scheduler.leisure import Leisure
 
@@ -50,12 +51,12 @@ def engine_of(iterator):
 
 def wait_until_ready(iterator):
     """Until the thread has made the next batch ready."""
-    beforehand = engine_of(iterator)._beforehand
+    ahead = engine_of(iterator)._beforehand
 
     def is_ready():
-        if not len(beforehand):
-            beforehand.arrived()  # as if it had just been asked: there was no batch yet the last time
-        return len(beforehand) == 1
+        if not len(ahead):
+            ahead.arrived()  # as if it had just been asked: there was no batch yet the last time
+        return len(ahead) == 1
 
     until(is_ready, "a batch made ready")
 
@@ -66,18 +67,19 @@ def indices(batches):
 
 @ORDERS
 @pytest.mark.parametrize("persistent", [False, True], ids=["fresh", "persistent"])
-def test_every_sample_comes_once_and_most_batches_are_ready(order, persistent, taken):
+def test_every_sample_comes_once_whether_its_batch_was_ready_or_not(order, persistent, taken):
     with DataLoader(Rows(400), 4, num_workers=2, persistent_workers=persistent, **order) as loader:
         for _ in range(3):
             seen = []
-            for batch in loader:
+            for number, batch in enumerate(iterator := iter(loader)):
                 seen += indices([batch])
-                time.sleep(0.001)
+                if number == 20:
+                    wait_until_ready(iterator)
             assert sorted(seen) == list(range(400))
             assert seen == list(range(400)) or "in_order" not in order
         assert loader.stats().batches_delivered == 300
         assert loader.stats().samples_delivered == 1200
-    assert taken
+    assert len(taken) >= 3  # one of each epoch was waited for
 
 
 class Stream(IterableDataset):
@@ -161,11 +163,17 @@ class Draws(Sampler):
             yield index
 
 
+def use_some_that_are_ready(loader):
+    """An epoch, in which some batches are waited for until they are ready."""
+    with loader:
+        for number, _ in enumerate(iterator := iter(loader)):
+            if number in (20, 50):
+                wait_until_ready(iterator)
+
+
 def test_a_sampler_of_the_users_is_only_asked_in_the_users_thread(taken):
     sampler = Draws(200)
-    for _ in (loader := DataLoader(Rows(200), 2, sampler=sampler, num_workers=2)):
-        time.sleep(0.001)
-    loader.close()
+    use_some_that_are_ready(DataLoader(Rows(200), 2, sampler=sampler, num_workers=2))
     assert sampler.threads == {threading.get_ident()}
     assert taken
 
@@ -177,9 +185,7 @@ def test_a_function_that_tells_slow_samples_is_only_asked_in_the_users_thread(ta
         threads.add(threading.get_ident())
         return index % 50 == 0
 
-    for _ in (loader := DataLoader(Rows(200), 2, num_workers=2, slow_hint=is_slow)):
-        time.sleep(0.001)
-    loader.close()
+    use_some_that_are_ready(DataLoader(Rows(200), 2, num_workers=2, slow_hint=is_slow))
     assert threads <= {threading.get_ident()}
     assert taken
 
@@ -260,6 +266,31 @@ def test_a_forked_copy_gets_no_batch_of_the_original():
 
         assert forked(in_the_copy) == 0
         assert seen + indices(iterator) == list(range(40))
+
+
+def test_a_fork_does_not_wait_for_ever_for_the_thread(monkeypatch):
+    """What it does may take long: unpickling something of the user's."""
+    monkeypatch.setattr(beforehand, "_PATIENCE_S", 0.05)
+    goes_on = threading.Event()
+    at_it = threading.Event()
+
+    def prepare():
+        at_it.set()
+        goes_on.wait()
+        return "a batch"
+
+    ready = Beforehand(prepare, threading.RLock())
+    ready.arrived()
+    assert at_it.wait(30)
+    try:
+        assert forked(lambda: None) == 0
+        assert not len(ready)
+    finally:
+        goes_on.set()
+    until(lambda: len(ready), "the batch that was under way")
+    assert forked(lambda: None) == 0  # with nothing under way
+    assert ready.take() == "a batch"
+    assert ready.end(lambda: None)
 
 
 class Large(Dataset):
