@@ -2,7 +2,8 @@
 
 arena.py     the sparse file behind batches; maps pieces of it into this process (mapping.py)
 control.py   the words of the control block and the lock over them
-board.py     what may be done with those words; posting.py: by the main process; taking.py: by workers
+board.py     what may be done with those words; posting.py: by the main process; taking.py: by workers;
+             hands.py: what workers do under the lock
 recovery.py  what a dead worker had in hand is posted again
 reopening.py failed rows are opened again, or left out
 keys.py      the keys of tickets

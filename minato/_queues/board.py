@@ -1,7 +1,7 @@
 """The board: where work is posted, taken, and handed in. What both sides of it share.
 
 posting.py   the main process's side: publish batches of tickets, see which are ready
-taking.py    the workers' side: pull tickets, claim rows, commit rows, finish batches
+taking.py    the workers' side: pull tickets, claim rows, commit rows, finish batches (hands.py: under the lock)
 recovery.py  what a dead worker had in hand is posted again
 
 In order, a ticket's place in its batch is its row. When samples may overtake, `claim` gives a finished sample the next
