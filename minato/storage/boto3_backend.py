@@ -157,6 +157,9 @@ def translate(error: Exception, location: Location, key: str | None) -> StorageE
     known = botocore.exceptions
     if isinstance(error, StorageError):
         return error
+    if isinstance(error, RecursionError) or _says(error, "maximum recursion depth"):
+        # It looks for the region that a 301 does not name by a request that is answered with a 301, and so on.
+        return classify.by_status(location, key, 301, "PermanentRedirect")
     if isinstance(error, known.ClientError):
         answer = error.response
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -83,6 +83,9 @@ def test_wrong_region(storage: Storage, backend: str) -> None:
     storage.proxy.set(answer("301 Moved Permanently", "PermanentRedirect", headers=region))
     wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=storage.proxy.url, backend=backend))
     assert isinstance(wrong, WrongRegion)
+    storage.proxy.set(answer("301 Moved Permanently", "PermanentRedirect"))  # which botocore asks about without end
+    wrong = error_of(lambda: minato.S3Dataset(URL, endpoint=storage.proxy.url, backend=backend))
+    assert isinstance(wrong, WrongRegion)
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
