@@ -25,7 +25,12 @@ def main() -> None:
     received = line.receive()
     if received is None or not isinstance(received[0], Setup):
         return
-    setup = replace(received[0], address=settle(Found(received[0].address, received[0].or_local)))
+    setup = received[0]
+    try:
+        setup = replace(setup, address=settle(Found(setup.address, setup.or_local), os.environ))
+    except ConnectionError as error:
+        line.send(Trouble(f"no Ray cluster: {error}", fatal=True))
+        return
     keep_to_loopback(setup.address, os.environ)
     _work(line, lifeline, setup)
 

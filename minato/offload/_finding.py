@@ -7,13 +7,17 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 LOCAL = "local"
 """A cluster of its own, on this machine."""
 AUTO = "auto"
 """Ray finds the cluster of `ray start`, and its token, only if it is asked like this."""
 _ELSEWHERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's switch for nodes on other machines. "0": all of it listens on 127.0.0.1, not on the machine's address."""
-_PATIENCE_S = 2.0  # for a cluster of this machine to be there
+_CLIENT = "ray://"
+_LOOPBACK = ("127.0.0.1", "::1")
+_PATIENCE_S = 5.0  # for whoever listens at an address to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +52,60 @@ def _last_started(environment: Mapping[str, str]) -> str | None:
         return None
 
 
-def settle(found: Found) -> str:
-    """The address to join, or LOCAL. May take some seconds."""
-    if not found.or_local:
+def settle(found: Found, environment: Mapping[str, str]) -> str:
+    """The address to join, or LOCAL. May take some seconds. ConnectionError: nobody is there. Ray would try for minutes
+    before it said so."""
+    if found.or_local:
+        return AUTO if is_answering(found.address) else LOCAL
+    if found.address == LOCAL:
+        return LOCAL
+    named, started = environment.get("RAY_ADDRESS"), _last_started(environment)
+    if not named and _is_same(found.address, started) and is_answering(str(started)):
+        return AUTO
+    place = (named or started) if found.address == AUTO else found.address
+    if place in (None, AUTO, LOCAL) or _is_foreign(str(place)) or is_answering(str(place)):
         return found.address
-    return AUTO if is_answering(found.address) else LOCAL
+    if found.address == AUTO and not named and _is_raylet_here():  # of a cluster that was not started by `ray start`
+        return AUTO
+    raise ConnectionError(f"nobody listens at {place}")
+
+
+def _is_same(given: str, started: str | None) -> bool:
+    """Whether an address is the one that `ray start` has left, which is this machine's own if the cluster is."""
+    if started is None:
+        return False
+    (host, port), (its_host, its_port) = _parts(given), _parts(started)
+    return port == its_port and (host == its_host or host in _LOOPBACK)
+
+
+def _parts(address: str) -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    return ("127.0.0.1" if host == "localhost" else host.strip("[]")), port
+
+
+def _is_foreign(address: str) -> bool:
+    """Whether it is written in a way that only Ray, or a plugin of it, understands."""
+    return "://" in address and not address.startswith(_CLIENT)
+
+
+def _is_raylet_here() -> bool:
+    return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
 
 
 def is_answering(address: str) -> bool:
-    """Whether somebody listens at host:port."""
-    host, _, port = address.rpartition(":")
+    """Whether somebody listens at host:port, or ray://host:port."""
+    host, port = _parts(address.removeprefix(_CLIENT))
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S):
+        with socket.create_connection((host, int(port)), _PATIENCE_S):
             return True
     except (OSError, ValueError):
         return False
 
 
 def keep_to_loopback(address: str, environment: MutableMapping[str, str]) -> None:
-    """Before Ray is imported: nobody else is to join a cluster of our own, and whoever reaches Ray runs code. A user
-    who has set the switch has his way."""
-    if address == LOCAL:
+    """Before Ray is imported: nobody else is to join a cluster of our own, and whoever reaches Ray runs code. One of
+    `ray start` that is on the loopback is looked for there. A user who has set the switch has his way."""
+    started = None if environment.get("RAY_ADDRESS") else _last_started(environment)
+    is_on_loopback = started is not None and _parts(started)[0] in _LOOPBACK and is_answering(started)
+    if address == LOCAL or (address == AUTO and is_on_loopback):
         environment.setdefault(_ELSEWHERE, "0")

@@ -32,10 +32,45 @@ def test_without_an_address_it_is_the_programs_own_cluster_then_the_named_one_th
 def test_a_cluster_that_has_ended_is_replaced_by_one_of_our_own_but_only_if_nobody_named_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert settle(Found(address, or_local=True)) == AUTO, "by this name Ray finds its token as well"
-    assert settle(Found(address, or_local=True)) == LOCAL
-    assert settle(Found(address)) == address
-    assert settle(Found("what is this", or_local=True)) == LOCAL
+        assert settle(Found(address, or_local=True), {}) == AUTO, "by this name Ray finds its token as well"
+    assert settle(Found(address, or_local=True), {}) == LOCAL
+    assert settle(Found("what is this", or_local=True), {}) == LOCAL
+
+
+@pytest.mark.parametrize("given", ["{}", "ray://{}", "auto", "localhost:{port}"])
+def test_an_address_where_nobody_listens_is_told_at_once(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself would try for minutes."""
+    monkeypatch.setattr("minato.offload._finding._is_raylet_here", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        place = f"127.0.0.1:{port}"
+        environment = {"RAY_TMPDIR": str(_started(tmp_path, place))} if given == "auto" else {}
+        address = given.format(place, port=port)
+        assert settle(Found(address), environment) == address
+    with pytest.raises(ConnectionError, match=f"nobody listens at .*{port}"):
+        settle(Found(address), environment)
+
+
+def test_the_cluster_of_ray_start_is_joined_as_such_also_by_its_address(tmp_path: Path) -> None:
+    """Ray finds its token by that name only. Others, and what the user has named otherwise, are left as they are."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        environment = {"RAY_TMPDIR": str(_started(tmp_path, f"127.0.0.1:{port}"))}
+        for given in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            assert settle(Found(given), environment) == AUTO
+        named = {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        assert settle(Found(f"127.0.0.1:{port}"), named) == f"127.0.0.1:{port}"
+        assert settle(Found(f"ray://127.0.0.1:{port}"), environment) == f"ray://127.0.0.1:{port}"
+        joined = dict(environment)
+        keep_to_loopback(AUTO, joined)
+        assert joined[SWITCH] == "0", "it is on the loopback, so it is looked for there"
+
+
+def test_without_a_cluster_of_ray_start_ray_is_left_to_look() -> None:
+    for address in ("auto", "plugin://somewhere"):
+        assert settle(Found(address), {"RAY_TMPDIR": "/nonexistent"}) == address
 
 
 def test_a_cluster_of_this_machine_alone_listens_to_this_machine_alone() -> None:
