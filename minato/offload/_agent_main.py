@@ -10,7 +10,7 @@ import warnings
 from dataclasses import replace
 
 from .._workers.guard import die_with_parent, reset_signals
-from ._finding import AUTO, LOCAL, Found, keep_to_loopback, settle
+from ._finding import AUTO, LOCAL, Found, adopt, settle
 from ._wire import Line, Setup, Trouble
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     except ConnectionError as error:
         line.send(Trouble(f"no Ray cluster: {error}", fatal=True))
         return
-    keep_to_loopback(setup.address, os.environ)
+    adopt(setup.address, os.environ)
     _work(line, lifeline, setup)
 
 

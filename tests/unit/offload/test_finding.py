@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from minato.offload._agent_main import no_cluster
-from minato.offload._finding import AUTO, LOCAL, Found, find_cluster, keep_to_loopback, settle
+from minato.offload._finding import AUTO, LOCAL, Found, adopt, find_cluster, settle
 from minato.offload._wire import Setup
 
 SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -42,7 +42,7 @@ def test_an_address_where_nobody_listens_is_told_at_once(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray itself would try for minutes."""
-    monkeypatch.setattr("minato.offload._finding._is_raylet_here", lambda: False)
+    monkeypatch.setattr("minato.offload._finding._raylets", list)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         place = f"127.0.0.1:{port}"
@@ -53,37 +53,42 @@ def test_an_address_where_nobody_listens_is_told_at_once(
         settle(Found(address), environment)
 
 
-def test_the_cluster_of_ray_start_is_joined_as_such_also_by_its_address(tmp_path: Path) -> None:
-    """Ray finds its token by that name only. Others, and what the user has named otherwise, are left as they are."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        environment = {"RAY_TMPDIR": str(_started(tmp_path, f"127.0.0.1:{port}"))}
-        for given in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            assert settle(Found(given), environment) == AUTO
-        named = {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        assert settle(Found(f"127.0.0.1:{port}"), named) == f"127.0.0.1:{port}"
-        assert settle(Found(f"ray://127.0.0.1:{port}"), environment) == f"ray://127.0.0.1:{port}"
-        joined = dict(environment)
-        keep_to_loopback(AUTO, joined)
-        assert joined[SWITCH] == "0", "it is on the loopback, so it is looked for there"
-
-
 def test_without_a_cluster_of_ray_start_ray_is_left_to_look() -> None:
     for address in ("auto", "plugin://somewhere"):
         assert settle(Found(address), {"RAY_TMPDIR": "/nonexistent"}) == address
 
 
 def test_a_cluster_of_this_machine_alone_listens_to_this_machine_alone() -> None:
-    """Ray's switch for that; the user's own setting goes first, and clusters that are joined are as they are."""
+    """Ray's switch for that; the user's own setting goes first."""
     ours: dict[str, str] = {}
-    keep_to_loopback(LOCAL, ours)
+    adopt(LOCAL, ours)
     assert ours == {SWITCH: "0"}
-    joined: dict[str, str] = {}
-    keep_to_loopback("10.0.0.1:6379", joined)
-    assert not joined
     users = {SWITCH: "1"}
-    keep_to_loopback(LOCAL, users)
+    adopt(LOCAL, users)
     assert users == {SWITCH: "1"}
+
+
+def test_a_cluster_is_joined_as_its_nodes_on_this_machine_have_joined_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a token if they have one, and without if not, whatever Ray would guess from the address."""
+    nodes = [("10.0.0.8:1", {"RAY_AUTH_MODE": "token"}), ("127.0.0.1:2", {SWITCH: "0"})]
+    monkeypatch.setattr("minato.offload._finding._raylets", lambda: nodes)
+    started = {"RAY_TMPDIR": str(_started(tmp_path, "127.0.0.1:2"))}
+
+    def adopted(address: str, **environment: str) -> dict[str, str]:
+        after = dict(environment)
+        adopt(address, after)
+        return {name: value for name, value in after.items() if name in (SWITCH, "RAY_AUTH_MODE")}
+
+    assert adopted("10.0.0.8:1") == {"RAY_AUTH_MODE": "token"}
+    assert adopted("127.0.0.1:1") == {"RAY_AUTH_MODE": "token"}, "this machine's, by another name"
+    assert adopted("localhost:2") == {"RAY_AUTH_MODE": "disabled", SWITCH: "0"}
+    assert adopted("auto", **started) == {"RAY_AUTH_MODE": "disabled", SWITCH: "0"}
+    assert adopted("auto", **started, RAY_ADDRESS="10.0.0.8:1") == {"RAY_AUTH_MODE": "token"}
+    assert adopted("10.0.0.8:1", RAY_AUTH_MODE="disabled") == {"RAY_AUTH_MODE": "disabled"}, "the user's"
+    for elsewhere in ("10.0.0.9:1", "ray://10.0.0.8:10001"):
+        assert adopted(elsewhere) == {}
 
 
 def test_why_there_is_no_cluster_is_said_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
