@@ -70,8 +70,8 @@ class Flow:
         self.call_s = call_s if not self.call_s else _mixed(self.call_s, call_s)
 
     def arrived(self, actor: int, expected: int, samples: int, parcel: Parcel, work_s: float, sent: int = 0) -> int:
-        """The results of an actor's call are taken in. Returns their bytes, or those `sent` with it if these are more: a
-        network carries both ways at once."""
+        """The results of an actor's call are taken in. Returns their bytes, or those `sent` with it if these are more:
+        a network carries both ways at once."""
         nbytes = max(sent, weigh(parcel))
         self.in_flight -= expected
         if self._rate is not None:
