@@ -64,7 +64,10 @@ class Session:
     # ---- engines ---------------------------------------------------------------------------------------------------
 
     def attach(self, seat: Seat) -> Work | None:
-        if self._closed or self._work is not None or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self._pid:
+            return None
+        if self._work is not None:
+            self.warn("an iterator of an earlier epoch is still held, and has the cluster; the new one does without")
             return None
         self._is_traced = seat.plan.trace is not None
         if self.controller is None:
