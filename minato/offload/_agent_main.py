@@ -10,7 +10,7 @@ import warnings
 from dataclasses import replace
 
 from .._workers.guard import die_with_parent, reset_signals
-from ._finding import AUTO, LOCAL, Found, keep_to_loopback, settle
+from ._finding import AUTO, LOCAL, Found, adopt, settle
 from ._wire import Line, Setup, Trouble
 
 
@@ -25,8 +25,13 @@ def main() -> None:
     received = line.receive()
     if received is None or not isinstance(received[0], Setup):
         return
-    setup = replace(received[0], address=settle(Found(received[0].address, received[0].or_local)))
-    keep_to_loopback(setup.address, os.environ)
+    setup = received[0]
+    try:
+        setup = replace(setup, address=settle(Found(setup.address, setup.or_local), os.environ))
+    except ConnectionError as error:
+        line.send(Trouble(f"no Ray cluster: {error}", fatal=True))
+        return
+    adopt(setup.address, os.environ)
     _work(line, lifeline, setup)
 
 

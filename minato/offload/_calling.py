@@ -134,12 +134,12 @@ class Caller:
         assert desk is not None
         self.idle_s += self._idle_share * (now - self._idle_since)
         self._idle_share, self._idle_since = 0.0, now
-        while self._free and self._flow.may_send(len(self._calls)):
+        while self._free:
             actor = self._cluster.least_busy(purpose.name)
-            if actor is None:
+            if actor is None or not self._flow.may_send(len(self._calls), actor.number):
                 return
             lane = self._free[-1]
-            run = lane.board.pull_away(self._flow.chunk(), purpose.whole or desk.together, task.beyond)
+            run = lane.board.pull_away(self._flow.chunk(actor.number), purpose.whole or desk.together, task.beyond)
             if run is None:
                 self._idle_share = self._cluster.share_idle(purpose.name)
                 return
@@ -205,7 +205,7 @@ class Caller:
         assert desk is not None and run is not None
         _, seconds, parcel = reply
         samples = len(run.keys)
-        nbytes = self._flow.arrived(call.estimate, samples, parcel, seconds, call.sent)
+        nbytes = self._flow.arrived(call.actor.number, call.estimate, samples, parcel, seconds, call.sent)
         call.purpose.take_in(desk, call.lane, call.payload, reply)
         call.lane.board.note_time(samples, seconds)
         self._free.append(call.lane)

@@ -61,6 +61,8 @@ class Cluster:
         self.started_here = _join(setup)
         is_client = setup.address.startswith("ray://")
         self._here = "" if is_client else ray.get_runtime_context().get_node_id()
+        self._class: Any = ray.remote(FetchActor)
+        """One for all actors: each that is made anew goes to the head first, and is waited for if that is gone."""
         self.actors: list[Actor] = []
         self._blob: Any = None
         self._patch: Any = None
@@ -174,7 +176,7 @@ class Cluster:
             options["runtime_env"] = self._setup.runtime_env
         number = num_workers + self._started
         self._started += 1
-        handle: Any = ray.remote(FetchActor).options(**options).remote(self._blob, number, number + 1, base_seed)
+        handle: Any = self._class.options(**options).remote(self._blob, number, number + 1, base_seed)
         if self._patch is not None:
             handle.patch.remote(self._patch)
         actor = Actor(number, node.id, handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 from .._fetchers.chunking import ChunkSizer
@@ -22,7 +23,8 @@ class Flow:
         self._most = most_bytes
         self._rate = bytes_per_s
         self._clock = clock
-        self._sizer = ChunkSizer(TARGET_S)
+        self._sizers: defaultdict[int, ChunkSizer] = defaultdict(lambda: ChunkSizer(TARGET_S))
+        """By actor: with one size for all, slow machines would have their calls for so long that others wait."""
         self._sample_bytes: float | None = None
         self.least = 1
         """Samples per call, where an actor makes several at once."""
@@ -34,16 +36,17 @@ class Flow:
         """Bytes beyond what the rate allows; negative: allowed at once."""
         self._since = clock()
 
-    def chunk(self) -> int:
-        """Samples for the next call: not more than may be under way at all, as far as samples can be told apart."""
-        size = max(self.least, self._sizer.size())
+    def chunk(self, actor: int) -> int:
+        """Samples for an actor's next call: not more than may be under way at all, as far as samples can be told
+        apart."""
+        size = max(self.least, self._sizers[actor].size())
         return size if not self._sample_bytes else max(1, min(size, int(self._most / self._sample_bytes)))
 
-    def may_send(self, calls: int) -> bool:
-        """Whether another call may be made. One may always be under way, however large."""
+    def may_send(self, calls: int, actor: int) -> bool:
+        """Whether another call may be made, beside so many. One may always be under way, however large."""
         if self.ready_in_s() > 0:
             return False
-        return calls == 0 or self.in_flight + self._expected(self.chunk()) <= self._most
+        return calls == 0 or self.in_flight + self._expected(self.chunk(actor)) <= self._most
 
     def ready_in_s(self) -> float:
         """Seconds until the rate allows another call."""
@@ -66,17 +69,17 @@ class Flow:
         """A call has come back, perhaps when its work was done by others already."""
         self.call_s = call_s if not self.call_s else _mixed(self.call_s, call_s)
 
-    def arrived(self, expected: int, samples: int, parcel: Parcel, work_s: float, sent: int = 0) -> int:
-        """The results of a call are taken in. Returns their bytes, or those `sent` with it if these are more: a network
-        carries both ways at once."""
+    def arrived(self, actor: int, expected: int, samples: int, parcel: Parcel, work_s: float, sent: int = 0) -> int:
+        """The results of an actor's call are taken in. Returns their bytes, or those `sent` with it if these are more:
+        a network carries both ways at once."""
         nbytes = max(sent, weigh(parcel))
         self.in_flight -= expected
         if self._rate is not None:
             self._debt += nbytes - expected
         each = nbytes / max(1, samples)
         self._sample_bytes = each if self._sample_bytes is None else _mixed(self._sample_bytes, each)
-        self._sizer.observe(samples, work_s)
-        self._sizer.observe_bytes(int(each))
+        self._sizers[actor].observe(samples, work_s)
+        self._sizers[actor].observe_bytes(int(each))
         return nbytes
 
     def lost(self, expected: int) -> None:

@@ -30,6 +30,7 @@ from ._work import DEPTH, Work
 if TYPE_CHECKING:
     from ._ray import Ray
 
+JOIN_S = 90.0  # seconds to join a cluster, or to start one
 SILENCE_S = 30.0  # seconds without a word from an agent that should speak ten times a second
 RETRY_S = 10.0  # seconds before another agent is started; doubles each time
 MOST_RETRY_S = 300.0
@@ -63,7 +64,10 @@ class Session:
     # ---- engines ---------------------------------------------------------------------------------------------------
 
     def attach(self, seat: Seat) -> Work | None:
-        if self._closed or self._work is not None or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self._pid:
+            return None
+        if self._work is not None:
+            self.warn("an iterator of an earlier epoch is still held, and has the cluster; the new one does without")
             return None
         self._is_traced = seat.plan.trace is not None
         if self.controller is None:
@@ -122,6 +126,8 @@ class Session:
             self._hear(message, now)
         if self._agent is not None and self._agent.has_ended:
             self.lose("the agent ended unexpectedly", now)
+        if self._agent is not None and not self._agent.is_ready and now - self._heard > JOIN_S:
+            self.lose(f"no Ray cluster: none was joined within {JOIN_S:.0f} s", now)
         if self.agent is not None and self._cluster is not None:
             self._tell_cluster(self._cluster)
 

@@ -183,7 +183,9 @@ def test_a_stall_is_measured_decided_and_remembered(cluster: RayCluster, tmp_pat
         decisions = loader.stats().offload_decisions
         iterator = iter(loader)
         seen = [int(i) for _ in range(5) for i in next(iterator)["index"]]
-        loader.load_state_dict(loader.state_dict())
+        state = loader.state_dict()
+        del iterator  # as long as it is held, it has the cluster
+        loader.load_state_dict(state)
         seen += [int(i) for batch in loader for i in batch["index"]]
         assert sorted(seen) == list(range(160)), "re-ordered, gone on from a state"
         assert [text.split(":")[0] for text in decisions[1:3]] == ["measured sample", "measured batch"]

@@ -23,6 +23,7 @@ class FakeRay:
         self.cpus = cpus
         self._private = SimpleNamespace(worker=SimpleNamespace())
         self.killed: list[Any] = []
+        self.classes = 0
 
     def init(self, **_: Any) -> None: ...
 
@@ -38,6 +39,7 @@ class FakeRay:
         ]
 
     def remote(self, _kind: type) -> Any:
+        self.classes += 1
         made = SimpleNamespace(remote=lambda *_: SimpleNamespace())
         return SimpleNamespace(options=lambda **_: made)
 
@@ -62,6 +64,14 @@ def test_actors_are_spread_over_nodes_and_never_more_than_cpus(cluster: Cluster)
     assert nodes_of(cluster) == {A: 1, B: 1}
     cluster.scale(9, 1, 0, "read")
     assert nodes_of(cluster) == {A: 2, B: 2}
+
+
+def test_an_actor_can_be_asked_for_while_the_head_is_gone(cluster: Cluster) -> None:
+    """Ray waits for the head whenever a class is new to it; the agent, with work in its hands, must not."""
+    made: Any = _cluster.ray
+    cluster.scale(2, 1, 0, "read")
+    cluster.scale(4, 1, 0, "read")
+    assert made.classes == 1
 
 
 def test_a_node_that_cannot_do_the_work_is_made_up_for_by_one_that_can(cluster: Cluster) -> None:

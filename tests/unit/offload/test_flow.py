@@ -26,26 +26,38 @@ class Clock:
 def test_bytes_in_flight_are_bounded_but_one_call_is_always_allowed() -> None:
     flow = Flow(4 * FIRST_BYTES, None)
     sent = 0
-    while flow.may_send(sent):
+    while flow.may_send(sent, 0):
         flow.send(1)
         sent += 1
     assert sent == 4
-    assert Flow(1, None).may_send(0), "a sample larger than the bound must not hang"
+    assert Flow(1, None).may_send(0, 0), "a sample larger than the bound must not hang"
     flow.shrink()
-    flow.arrived(FIRST_BYTES, 1, [b"x" * FIRST_BYTES], 0.1)
-    assert not flow.may_send(3), "the store was full: half as much from now on"
+    flow.arrived(0, FIRST_BYTES, 1, [b"x" * FIRST_BYTES], 0.1)
+    assert not flow.may_send(3, 0), "the store was full: half as much from now on"
 
 
 def test_no_call_asks_for_more_samples_than_may_be_under_way() -> None:
     """Cheap samples are asked for many at a time, but large ones only as the bound allows."""
     flow = Flow(1000, None)
     for _ in range(20):
-        flow.arrived(flow.send(1), 1, [b"x" * 300], 1e-6)
-    assert flow.chunk() == 3
+        flow.arrived(0, flow.send(1), 1, [b"x" * 300], 1e-6)
+    assert flow.chunk(0) == 3
     flow.shrink()
-    assert flow.chunk() == 1
+    assert flow.chunk(0) == 1
     flow.shrink()
-    assert flow.chunk() == 1, "one sample at least, however large"
+    assert flow.chunk(0) == 1, "one sample at least, however large"
+
+
+def test_each_actor_is_asked_for_as_much_as_it_makes_in_a_while() -> None:
+    """A slow machine's calls last no longer than others'."""
+    flow = Flow(1 << 40, None)
+    for _ in range(30):
+        for actor, sample_s in ((0, 1e-3), (1, 10e-3)):
+            samples = flow.chunk(actor)
+            flow.arrived(actor, flow.send(samples), samples, [b"x"], samples * sample_s)
+    assert flow.chunk(0) == 50
+    assert flow.chunk(1) == 5
+    assert flow.chunk(2) == 1, "one that is new"
 
 
 def test_bandwidth_is_kept_over_time() -> None:
@@ -55,9 +67,9 @@ def test_bandwidth_is_kept_over_time() -> None:
     total = 0
     for _ in range(2000):
         clock.now += 0.01
-        while flow.may_send(1):
+        while flow.may_send(1, 0):
             expected = flow.send(1)
-            flow.arrived(expected, 1, [b"x" * 100], 0.001)
+            flow.arrived(0, expected, 1, [b"x" * 100], 0.001)
             total += 100
     assert total <= rate * clock.now + rate
     assert total >= 0.5 * rate * clock.now - FIRST_BYTES
@@ -67,13 +79,13 @@ def test_bandwidth_that_was_not_used_is_not_saved_up() -> None:
     """After a pause, hardly more than the rate: a measurement would take it for what the network can do."""
     clock = Clock()
     flow = Flow(1 << 40, 1e6, clock)
-    flow.arrived(flow.send(1), 1, [b"x" * 1000], 0.001)
+    flow.arrived(0, flow.send(1), 1, [b"x" * 1000], 0.001)
     clock.now += 3600.0
     total = 0
     for _ in range(100):
         clock.now += 0.01
-        while flow.may_send(1):
-            flow.arrived(flow.send(1), 1, [b"x" * 1000], 0.001)
+        while flow.may_send(1, 0):
+            flow.arrived(0, flow.send(1), 1, [b"x" * 1000], 0.001)
             total += 1000
     assert 0.99e6 <= total <= 1.1e6
 
