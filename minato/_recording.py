@@ -163,6 +163,12 @@ class Recorder:
                     Kind.CACHE, time.monotonic_ns(), name=name, batch=batch, count=count, pool=pool, thread=thread
                 )
 
+    def tell_starved(self, pool: int | None = None) -> None:
+        """Leave how long this process's threads have wanted a core and had none, if the system tells."""
+        starved_ns = _starved_ns()
+        if starved_ns is not None:
+            self.record(Kind.STARVED, time.monotonic_ns(), nbytes=starved_ns, pool=pool)
+
     def note(self, kind: Kind, start_ns: int, **fields: Any) -> None:
         """Leave an event with fields of its own."""
         text = json.dumps({"kind": int(kind), "start_ns": start_ns, "pool": self.spec.pool, **fields}, default=str)
@@ -320,6 +326,20 @@ class Recorder:
         complaint, self._complaint = self._complaint, ""
         if complaint:
             warnings.warn(complaint, RuntimeWarning, stacklevel=4)
+
+
+def _starved_ns() -> int | None:
+    """Of the threads that there are; None: the system does not tell."""
+    try:
+        tasks = [f"/proc/self/task/{task}/schedstat" for task in os.listdir("/proc/self/task")]
+        return sum(_second_number(task) for task in tasks)
+    except (OSError, IndexError, ValueError):  # no such files here, or a thread ended meanwhile
+        return None
+
+
+def _second_number(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return int(file.read().split()[1])
 
 
 def _block(kind: Block, payload: bytes) -> bytes:
