@@ -225,7 +225,8 @@ class Recorder:
             if self._ended or not (data or extra):
                 return
             try:
-                if extra or self._unwritten_names or self._file < 0 or self._segment_bytes >= self._most_in_segment:
+                size = self._segment_bytes + len(data) + BLOCK.size
+                if extra or self._unwritten_names or self._file < 0 or size > self._most_in_segment:
                     self._write(data, extra)
                 else:  # as nearly always: with no call more than this needs, see TracedBoard
                     out = _pack_header(_RECORDS, len(data)) + data
@@ -239,17 +240,16 @@ class Recorder:
                     self._close()
 
     def _write(self, data: bytes, extra: bytes) -> None:
-        if self._segment_bytes >= self._most_in_segment:
+        out = (_block(Block.RECORDS, data) if data else b"") + extra
+        if self._unwritten_names:
+            names = {str(number): name for name, number in self._unwritten_names.items()}
+            out = _block(Block.NAMES, json.dumps(names).encode()) + out
+            self._unwritten_names = {}
+        if self._segment_bytes and self._segment_bytes + len(out) > self._most_in_segment:
             self._begin_next()
         if self._file < 0:
             self._open()
-        out = b""
-        if self._unwritten_names:
-            names, self._unwritten_names = self._unwritten_names, {}
-            out = _block(Block.NAMES, json.dumps({str(number): name for name, number in names.items()}).encode())
-        if data:
-            out += BLOCK.pack(Block.RECORDS, len(data)) + data
-        self._write_new(out + extra)
+        self._write_new(out)
 
     def _write_new(self, out: bytes) -> None:
         self._segment_bytes += len(out)

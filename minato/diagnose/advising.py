@@ -56,7 +56,8 @@ def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
 def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
-    if now.limit == CONSUMER or _consumer_is_slower(seen, now):
+    # Without workers even a slow loop gains by some: samples are made while it works.
+    if measurement.workers > 0 and (now.limit == CONSUMER or _consumer_is_slower(seen, now)):
         yield from _prefetch(loader, seen, now)
         return
     rate = now.rate
@@ -241,17 +242,21 @@ def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
             "medium",
             is_urgent=True,
         )
+    method = (loader.multiprocessing_context or multiprocessing).get_start_method()
     copied = sum(weight.bytes for _, weight in search(loader.dataset, "dataset", _weigh_if_large))
     if measurement.workers > 1 and copied > COPIED_BYTES:
+        how = "every use of one writes its reference count"
+        if method != "fork":
+            how = f"{method} packs them for each worker at each start, which waits for it"
         yield Advice(
             "keep the dataset's lists in arrays",
-            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: every use of "
-            f"one writes its reference count. numpy arrays and tensors are shared",
+            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: {how}. numpy "
+            f"arrays and tensors are shared" + ("" if method == "fork" else ", or copied in one piece"),
             None,
             "high",
+            is_urgent=method != "fork",
         )
-    context = loader.multiprocessing_context or multiprocessing
-    if measurement.workers > 0 and context.get_start_method() == "spawn" and not loader.persistent_workers:
+    if measurement.workers > 0 and method == "spawn" and not loader.persistent_workers:
         yield Advice(
             "keep workers from epoch to epoch",
             "they are started by spawn, which imports everything anew, at each epoch",
