@@ -86,6 +86,9 @@ class Kind(enum.IntEnum):
     """A user's `mark` span, such as a training step."""
     EPOCH = 17
     """An epoch begins; `index`: its number among those of its pool."""
+    STARVED = 18
+    """How long the threads of this process have wanted a core and had none since they began, in `nbytes`: nanoseconds.
+    Left when a process begins and ends to make samples; not where the system does not tell."""
 
 
 class Flag(enum.IntFlag):

@@ -163,6 +163,12 @@ class Recorder:
                     Kind.CACHE, time.monotonic_ns(), name=name, batch=batch, count=count, pool=pool, thread=thread
                 )
 
+    def tell_starved(self, pool: int | None = None) -> None:
+        """Leave how long this process's threads have wanted a core and had none, if the system tells."""
+        starved_ns = _starved_ns()
+        if starved_ns is not None:
+            self.record(Kind.STARVED, time.monotonic_ns(), nbytes=starved_ns, pool=pool)
+
     def note(self, kind: Kind, start_ns: int, **fields: Any) -> None:
         """Leave an event with fields of its own."""
         text = json.dumps({"kind": int(kind), "start_ns": start_ns, "pool": self.spec.pool, **fields}, default=str)
@@ -219,7 +225,8 @@ class Recorder:
             if self._ended or not (data or extra):
                 return
             try:
-                if extra or self._unwritten_names or self._file < 0 or self._segment_bytes >= self._most_in_segment:
+                size = self._segment_bytes + len(data) + BLOCK.size
+                if extra or self._unwritten_names or self._file < 0 or size > self._most_in_segment:
                     self._write(data, extra)
                 else:  # as nearly always: with no call more than this needs, see TracedBoard
                     out = _pack_header(_RECORDS, len(data)) + data
@@ -233,17 +240,16 @@ class Recorder:
                     self._close()
 
     def _write(self, data: bytes, extra: bytes) -> None:
-        if self._segment_bytes >= self._most_in_segment:
+        out = (_block(Block.RECORDS, data) if data else b"") + extra
+        if self._unwritten_names:
+            names = {str(number): name for name, number in self._unwritten_names.items()}
+            out = _block(Block.NAMES, json.dumps(names).encode()) + out
+            self._unwritten_names = {}
+        if self._segment_bytes and self._segment_bytes + len(out) > self._most_in_segment:
             self._begin_next()
         if self._file < 0:
             self._open()
-        out = b""
-        if self._unwritten_names:
-            names, self._unwritten_names = self._unwritten_names, {}
-            out = _block(Block.NAMES, json.dumps({str(number): name for name, number in names.items()}).encode())
-        if data:
-            out += BLOCK.pack(Block.RECORDS, len(data)) + data
-        self._write_new(out + extra)
+        self._write_new(out)
 
     def _write_new(self, out: bytes) -> None:
         self._segment_bytes += len(out)
@@ -320,6 +326,20 @@ class Recorder:
         complaint, self._complaint = self._complaint, ""
         if complaint:
             warnings.warn(complaint, RuntimeWarning, stacklevel=4)
+
+
+def _starved_ns() -> int | None:
+    """Of the threads that there are; None: the system does not tell."""
+    try:
+        tasks = [f"/proc/self/task/{task}/schedstat" for task in os.listdir("/proc/self/task")]
+        return sum(_second_number(task) for task in tasks)
+    except (OSError, IndexError, ValueError):  # no such files here, or a thread ended meanwhile
+        return None
+
+
+def _second_number(path: str) -> int:
+    with open(path, encoding="ascii") as file:
+        return int(file.read().split()[1])
 
 
 def _block(kind: Block, payload: bytes) -> bytes:

@@ -217,6 +217,7 @@ class TracedInline:
         self._samples = 1
         self.log = PoolLog(recorder, spec.pool)
         self.log.event(Kind.EPOCH, _now(), index=0)
+        recorder.tell_starved(self.log.pool)
         self._let_go = weakref.finalize(self, recorder.let_go)
         self._let_go.atexit = False
 
@@ -232,7 +233,8 @@ class TracedInline:
         try:
             data = inner.next_batch()
         except StopIteration:
-            self._recorder.flush()
+            recorder.tell_starved(self.log.pool)
+            recorder.flush()
             self._let_go()
             raise
         finally:

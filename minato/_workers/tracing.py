@@ -81,6 +81,7 @@ class WorkerTrace(LineTrace):
 
     def _tell(self, what: str) -> None:
         self.recorder.record(Kind.WORKER, _now(), name=what, index=self._worker, nbytes=self.recorder.pid)
+        self.recorder.tell_starved()
         self.recorder.flush()
 
 

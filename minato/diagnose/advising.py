@@ -56,7 +56,8 @@ def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
 def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
-    if now.limit == CONSUMER or _consumer_is_slower(seen, now):
+    # Without workers even a slow loop gains by some: samples are made while it works.
+    if measurement.workers > 0 and (now.limit == CONSUMER or _consumer_is_slower(seen, now)):
         yield from _prefetch(loader, seen, now)
         return
     rate = now.rate
@@ -66,7 +67,7 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
         cached = None if point is None else _best_setting(seen, point)
         if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:
             after = predict(measurement, Setting(measurement.workers, measurement.concurrency, point)).rate
-            rate = max(rate, after * reached(measurement, point))
+            rate = max(rate, _reachable(measurement, after, point))
             yield Advice(
                 f"cache samples after {point.stages[-1]!r}",
                 f"{' and '.join(map(repr, point.stages))} always give{'s' * (len(point.stages) == 1)} the same for the "
@@ -98,9 +99,15 @@ def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]
     measurement = seen.measurement
     target = machine_bound(measurement, point).rate
     setting = Setting(places_needed(measurement, point, target), 1, point)
-    rate = predict(measurement, setting).rate * reached(measurement, point)
+    rate = _reachable(measurement, predict(measurement, setting).rate, point)
     inline = predict(measurement, Setting(0, 1, point)).rate
     return (Setting(0, 1, point), inline) if inline >= 0.97 * rate else (setting, rate)
+
+
+def _reachable(measurement: Measurement, limit: float, point: CachePoint | None) -> float:
+    """What a loader with this cache comes to, by how it did when it was tried; a loop goes no faster than its step."""
+    rate = limit * reached(measurement, point)
+    return min(rate, 1 / measurement.step_s) if measurement.step_s else rate
 
 
 def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
@@ -179,7 +186,7 @@ def _prefetch(loader: Any, seen: Seen, now: Bound) -> Iterator[Advice]:
     """Batches come fast enough on average, but not evenly."""
     measurement = seen.measurement
     waits, step = measurement.wait_share, measurement.step_s
-    if not waits or waits < 0.02 or step is None or measurement.workers == 0:
+    if not waits or waits < 1 - 1 / WORTH_SAYING or step is None or measurement.workers == 0:
         return
     spread = math.sqrt(sum(stage.wall_std_s**2 for stage in measurement.stages))
     needed = math.ceil((4 * spread + 1 / max(now.rate, 1e-9)) / step / measurement.workers) + 1
@@ -241,17 +248,21 @@ def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
             "medium",
             is_urgent=True,
         )
+    method = (loader.multiprocessing_context or multiprocessing).get_start_method()
     copied = sum(weight.bytes for _, weight in search(loader.dataset, "dataset", _weigh_if_large))
     if measurement.workers > 1 and copied > COPIED_BYTES:
+        how = "every use of one writes its reference count"
+        if method != "fork":
+            how = f"{method} packs them for each worker at each start, which waits for it"
         yield Advice(
             "keep the dataset's lists in arrays",
-            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: every use of "
-            f"one writes its reference count. numpy arrays and tensors are shared",
+            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: {how}. numpy "
+            f"arrays and tensors are shared" + ("" if method == "fork" else ", or copied in one piece"),
             None,
             "high",
+            is_urgent=method != "fork",
         )
-    context = loader.multiprocessing_context or multiprocessing
-    if measurement.workers > 0 and context.get_start_method() == "spawn" and not loader.persistent_workers:
+    if measurement.workers > 0 and method == "spawn" and not loader.persistent_workers:
         yield Advice(
             "keep workers from epoch to epoch",
             "they are started by spawn, which imports everything anew, at each epoch",

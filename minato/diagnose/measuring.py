@@ -241,6 +241,7 @@ def _measurement(
         rate=rate.batches_s,
         rate_change=max(rate.change, probed.change),
         step_s=rate.step_s,
+        wait_share=rate.wait_share,
         storage_bytes_s=None if storage is None else storage.bytes_s,
         storage_parallelism=None if storage is None else storage.knee,
         memory_bytes=available_bytes(),

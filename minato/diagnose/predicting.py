@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from .._pipeline.looking import Look
 from .._pipeline.planning import OVERHEAD_S, CachePoint, choose
-from .bound import Bound, Resources, solve
+from .bound import CONSUMER, Bound, Resources, solve
 from .model import Demand, StageModel, model
 from .records import TRANSFER, CachedRun, Measurement
 
@@ -109,6 +109,8 @@ def predict(measurement: Measurement, setting: Setting, with_consumer: bool = Tr
         found = solve(whole, replace(resources_of(measurement, 1.0, False), cores=min(1.0, measurement.usable_cores)))
         if setting.cache is None and measurement.inline_rate is not None:  # with what is between the stages
             wall = max(wall, 1.0 / measurement.inline_rate)
+        if step > wall:  # they take turns, and what takes more is what holds the rate
+            found = replace(found, limit=CONSUMER, stage=None)
         return replace(found, rate=min(found.rate, 1.0 / max(wall + step, 1e-12)))
     places = setting.workers * setting.concurrency
     return solve(_crowded(demands, measurement, places), resources_of(measurement, places, with_consumer))

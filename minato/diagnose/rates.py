@@ -22,13 +22,14 @@ FEWEST_BATCHES = 8  # in such a part: batches under way at its ends are a small 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Of a loader that nobody else holds up."""
+    """Of a loader that nothing but the given step holds up."""
 
     batches_s: float
+    """With the step, if there is one: what a loop over the loader reaches."""
     change: float
     """By which share it still changed at the end."""
     main_cpu_s: float
-    """CPU seconds of the consuming thread per batch: delivery and transfer."""
+    """CPU seconds of the consuming thread per batch without those of the step: delivery and transfer."""
     step_s: float | None
     """Seconds per batch that the given step took."""
     workers_cpu_s: float | None = None
@@ -37,6 +38,8 @@ class Rate:
     """Cores' worth of time that was there for it, with what others used left out; None: it could not be seen."""
     first_s: float = 0.0
     """Seconds from the start of the epoch to its first batch: workers are started in it."""
+    wait_share: float | None = None
+    """Share of the time that the step waited for batches; None: no step was given."""
 
     def over(self, batches: int) -> float:
         """Batches per second over epochs of so many batches, each with its start."""
@@ -88,21 +91,20 @@ def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, 
         next(batches)
     deadline = time.monotonic() + max_seconds
     began, cpu = time.monotonic(), time.thread_time()
-    taken, stretch, step_s, change = 0, max(0.15, max_seconds / 30), 0.0, math.inf
+    taken, stretch, change = 0, max(0.15, max_seconds / 30), math.inf
+    timed = None if step is None else _Timed(step)
     rates: list[float] = []
     usage = Usage(batches)
     mark = began + stretch
     while True:
         batch = next(batches)
         taken += 1
-        if step is not None:
-            before = time.perf_counter()
-            step(batch)
-            step_s += time.perf_counter() - before
+        if timed is not None:
+            timed(batch)
         del batch
         now = time.monotonic()
         if now >= mark:
-            rates.append(taken / (now - began - step_s))
+            rates.append(taken / (now - began))
             change = max((abs(rates[-1] / old - 1) for old in rates[-3:-1]), default=math.inf)
             mark = now + stretch
             usage.look(taken)
@@ -110,11 +112,32 @@ def _drain(batches: Any, max_seconds: float, step: Callable[[Any], Any] | None, 
                 break
         if now > deadline:
             break
-    elapsed = time.monotonic() - began - (step_s if step is not None else 0.0)
-    used = max(0.0, time.thread_time() - cpu)
+    elapsed = time.monotonic() - began
+    used = max(0.0, time.thread_time() - cpu - (timed.cpu_s if timed else 0.0))
     usage.look(taken)
-    own_s = step_s / taken if step is not None else None
-    return Rate(taken / elapsed, min(change, 1.0), used / taken, own_s, usage.least_s(), usage.free_cores())
+    return Rate(
+        taken / elapsed,
+        min(change, 1.0),
+        used / taken,
+        timed.wall_s / taken if timed else None,
+        usage.least_s(),
+        usage.free_cores(),
+        wait_share=max(0.0, elapsed - timed.wall_s - used) / elapsed if timed else None,
+    )
+
+
+class _Timed:
+    """The consumer's step, and what it took so far: its CPU time is none of the loader's."""
+
+    def __init__(self, step: Callable[[Any], Any]) -> None:
+        self._step = step
+        self.wall_s = self.cpu_s = 0.0
+
+    def __call__(self, batch: Any) -> None:
+        began, cpu = time.perf_counter(), time.thread_time()
+        self._step(batch)
+        self.cpu_s += time.thread_time() - cpu
+        self.wall_s += time.perf_counter() - began
 
 
 @dataclass(frozen=True, slots=True)

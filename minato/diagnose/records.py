@@ -71,7 +71,8 @@ class Measurement:
     cores: float
     """Cores' worth of time that this process and its workers may use."""
     rate: float | None
-    """Batches per second that the loader gave, when nothing but the loader held it up; None: not measured."""
+    """Batches per second that the loader gave, when nothing but the loader, and the consumer's step if that is known,
+    held it up; None: not measured."""
     rate_change: float
     """By which share the rate still changed when the measurement ended."""
     step_s: float | None = None

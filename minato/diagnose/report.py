@@ -239,7 +239,7 @@ def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:
     slots = 1 if loader.num_workers == 0 else measurement.slots
     worst = bottleneck(stages, slots, measurement.cores)
     name = CONSUMER if now.limit == CONSUMER else worst.name
-    sureness = _sureness(seen, stages, worst)
+    sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, stages, worst)
     return Diagnosis(seen, stages, now, machine_bound(measurement), name, sureness, advice, _no_cache(loader, seen))
 
 
@@ -256,8 +256,17 @@ def _no_cache(loader: Any, seen: Seen) -> str:
 def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel) -> str:
     """By how far the worst stage is ahead of the next, and how steady the measurement was."""
     others = [stage.demand.wall_s for stage in stages if stage is not worst]
-    ahead = worst.demand.wall_s / max([*others, 1e-12])
-    change = seen.measurement.rate_change
+    return _how_sure(worst.demand.wall_s / max([*others, 1e-12]), seen.measurement.rate_change)
+
+
+def _loop_sureness(seen: Seen) -> str:
+    """By how much longer a step of the loop takes than the loader needs for a batch."""
+    measurement = seen.measurement
+    alone = predict(measurement, Setting(measurement.workers, measurement.concurrency), with_consumer=False).rate
+    return _how_sure((measurement.step_s or 0.0) * alone, measurement.rate_change)
+
+
+def _how_sure(ahead: float, change: float) -> str:
     if ahead > 1.5 and change < 0.05:
         return "high"
     return "medium" if ahead > 1.1 and change < 0.25 else "low"

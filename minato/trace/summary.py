@@ -150,12 +150,20 @@ def _facts(
         work_s=sum(row.busy_s for row in workers),
         work_cpu_s=sum(row.cpu_s for row in workers),
         is_inline=bool(workers) and all(row.worker < 0 for row in workers),
+        starved=_starved(workers),
         crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
         samples=each,
         ops=_op_facts(row for row in ops if row.kind != "traced"),
         inner=_op_facts(row for row in ops if row.kind == "traced"),
         workers=_worker_facts(run, workers),
     )
+
+
+def _starved(workers: Sequence[WorkerRow]) -> float | None:
+    """Of the work of those who tell, the share for which they had no core."""
+    told = [row for row in workers if row.starved_s is not None and row.busy_s > 0]
+    worked_s = sum(row.busy_s for row in told)
+    return min(1.0, sum(row.starved_s or 0.0 for row in told) / worked_s) if worked_s else None
 
 
 def _op_facts(ops: Iterable[OpRow]) -> list[OpFact]:

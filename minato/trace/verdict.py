@@ -36,7 +36,8 @@ MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must hav
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
 CROWDED = 0.9  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
-OFF_CPU_BEYOND = 0.25  # the same of loading, beyond that of the transforms: a busy machine keeps both from the CPU
+OFF_CPU_BEYOND = 0.25  # the same of loading, beyond what a busy machine keeps everything from the CPU
+STARVED = 0.5  # share of work without a core, from which on there are twice as many at work as cores
 LITTLE_CPU = 0.7  # share of work on the CPU, below which a word is said about it
 LOADING_SHARE = 0.3  # of the work, that loading must have to be what bounds it
 
@@ -89,6 +90,8 @@ class Facts:
     """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
     is_inline: bool = False
     """There are no workers: the consumer makes samples itself."""
+    starved: float | None = None
+    """Share of the work for which a core was wanted that others had; None: the system did not tell."""
 
     @property
     def wait_share(self) -> float:
@@ -132,7 +135,9 @@ def judge(facts: Facts) -> Verdict:
 
 
 def _numbers(facts: Facts) -> dict[str, float]:
+    known = {} if facts.starved is None else {"starved": facts.starved}
     return {
+        **known,
         "batches": facts.batches,
         "waited_s": facts.waited_s,
         "stepped_s": facts.stepped_s,
@@ -212,9 +217,10 @@ def _storage(facts: Facts) -> Verdict | None:
     loading_s, off_cpu = _spent(loading), _off_cpu(loading)
     all_s = loading_s + _spent(rest)
     if all_s:
-        share = loading_s / all_s
-        needed = OFF_CPU if not rest else max(OFF_CPU_BEYOND, OFF_CPU_BEYOND + _off_cpu(rest))
-        if share < LOADING_SHARE or off_cpu < needed:
+        share, kept_off = loading_s / all_s, _kept_off(facts, rest)
+        needed = OFF_CPU if not rest else OFF_CPU_BEYOND + kept_off
+        rest_waits_s = (_off_cpu(rest) - kept_off) * _spent(rest)  # for a lock, a device: not for a core
+        if share < LOADING_SHARE or off_cpu < needed or (off_cpu - kept_off) * loading_s < rest_waits_s:
             return None
         what = (
             f"Loading takes {share:.0%} of the work, and is off the CPU for {off_cpu:.0%} of that: it waits for data."
@@ -230,7 +236,16 @@ def _storage(facts: Facts) -> Verdict | None:
         culprit = waiting.name
         what += f" Most of that is in {waiting.name}, {_time(waiting.mean_s)} per call."
     advice = "Fetch more at once (more workers, fetcher='threaded' or 'asyncio'), read larger pieces, or cache."
+    if culprit != "loading":
+        advice = f"Look at what {culprit} waits for: a disk, a network, a lock. {advice}"
     return Verdict(STORAGE, culprit, what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
+
+
+def _kept_off(facts: Facts, rest: Sequence[OpFact]) -> float:
+    """Share of the time that a busy machine kept operations from the CPU: what they say who hardly wait for data, and
+    no more than what was waited for a core, where that is known."""
+    off_cpu = _off_cpu(rest)
+    return off_cpu if facts.starved is None else min(off_cpu, facts.starved)
 
 
 def _preprocessing(facts: Facts) -> Verdict:
@@ -242,9 +257,13 @@ def _preprocessing(facts: Facts) -> Verdict:
         )
     elif facts.work_s and _share_on(facts) < LITTLE_CPU:
         busy += " For the rest they waited: for a core that others had, a lock, or data."
+        if facts.starved is not None:
+            busy += f" For a core it was {facts.starved:.0%}."
     advice = "Add workers, or make it cheaper."
     if facts.is_inline:
         advice = "Use workers (num_workers): samples are made in the loop's own process, one at a time."
+    elif facts.starved is not None and facts.starved > STARVED:
+        advice = "More workers would not help: those there are have no core. Make it cheaper, or use more cores."
     elif facts.crowded_cpu >= CROWDED:
         advice = "Use more workers with fewer samples at once in each, or make it cheaper."
     ops = facts.ops or facts.inner

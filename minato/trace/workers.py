@@ -33,6 +33,8 @@ class WorkerRow:
     """Samples that it worked on at once: threads, or tasks of an event loop."""
     sample_p25_ms: float = 0.0
     """What three quarters of its samples took at least."""
+    starved_s: float | None = None
+    """That its threads wanted a core and had none; None: the trace does not say."""
 
 
 def worker_rows(run: RunTrace) -> list[WorkerRow]:
@@ -64,9 +66,18 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
                 ended=_how_ended(process, ends),
                 lanes=lanes,
                 sample_p25_ms=float(np.percentile(each, 25) * 1e-6) if len(each) else 0.0,
+                starved_s=_starved_s(process),
             )
         )
     return rows
+
+
+def _starved_s(process: ProcessTrace) -> float | None:
+    """From the first time it was told to the last, in each pool: the main process may have several."""
+    told = process.of(Kind.STARVED)
+    each = [told["nbytes"][told["pool"] == pool] for pool in np.unique(told["pool"])]
+    spans = [float(values.max() - values.min()) * 1e-9 for values in each if len(values) > 1]
+    return sum(spans) if spans else None
 
 
 def _ends(run: RunTrace) -> set[tuple[int, int]]:

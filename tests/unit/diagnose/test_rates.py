@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from minato.diagnose.rates import _fill
+from minato.diagnose.rates import _drain, _fill
 
 BATCH, WINDOW = 4, 3
 
@@ -51,3 +53,21 @@ def test_a_cache_that_never_has_all_samples_is_not_waited_for() -> None:
     loader = Filling(most=6)
     _fill(loader, iter(loader), 40)
     assert loader.taken == 10 + WINDOW
+
+
+def test_what_a_step_takes_is_in_the_rate_and_not_the_loaders() -> None:
+    """A loop on the CPU is not taken for slow handing over, and goes no faster than its step."""
+
+    def step(_: object) -> None:
+        until = time.thread_time() + 0.002
+        while time.thread_time() < until:
+            pass
+
+    rate = _drain(itertools.count(), 0.05, step, 0)
+    assert rate.step_s is not None
+    assert rate.step_s >= 0.002
+    assert rate.main_cpu_s < 0.001
+    assert rate.batches_s * rate.step_s <= 1
+    assert rate.wait_share is not None
+    assert 0 <= rate.wait_share < 1
+    assert _drain(itertools.count(), 0.01, None, 0).wait_share is None

@@ -18,6 +18,7 @@ from tests.support.traces import SyntheticRun
 
 CROP, FLIP = OpFact("Crop", False, 8.0, 7.9, 0.008), OpFact("Flip", False, 1.0, 1.0, 0.001)
 LOADER = OpFact("Loader", True, 1.0, 0.9, 0.001)
+WAITED_FOR, SLEPT = OpFact("Loader", True, 8.0, 0.1, 0.008), OpFact("Crop", False, 2.0, 0.1, 0.002)
 QUICK = WorkerFact("worker 0", 500, 0.010, 0.009)
 PAIR = (WorkerFact("worker 0", 500, 0.010), WorkerFact("worker 1", 500, 0.011))
 
@@ -99,6 +100,11 @@ def facts(**changes: object) -> Facts:
             verdict.PREPROCESSING,
             "Crop",
         ),
+        # Unless it is known that nobody waited for a core: then what waits most is what bounds.
+        ({"ops": (WAITED_FOR, SLEPT), "starved": 0.05}, verdict.STORAGE, "loading"),
+        ({"ops": (WAITED_FOR, SLEPT), "starved": 0.9}, verdict.PREPROCESSING, "Loader"),
+        ({"ops": (WAITED_FOR, SLEPT), "starved": None}, verdict.PREPROCESSING, "Loader"),
+        ({"ops": (WAITED_FOR, replace(SLEPT, total_s=12.0)), "starved": 0.05}, verdict.PREPROCESSING, "Crop"),
         ({"batches": 0}, verdict.UNKNOWN, ""),
     ],
 )
@@ -108,6 +114,14 @@ def test_the_bound_is_named(changes: dict[str, object], bound: str, culprit: str
     assert (found.bound, found.culprit) == (bound, culprit)
     assert found.text
     assert found.advice
+
+
+def test_more_workers_are_not_advised_where_they_have_no_cores() -> None:
+    """Eight of them on two cores want a core most of the time."""
+    crowd = facts(work_cpu_s=2.5, starved=0.75)
+    assert judge(crowd).advice.startswith("More workers would not help")
+    assert "For a core it was 75%" in judge(crowd).text
+    assert judge(replace(crowd, starved=0.02)).advice.startswith("Add workers")
 
 
 amounts = st.floats(min_value=0, max_value=1e6, allow_nan=False)
@@ -240,3 +254,17 @@ def test_the_slowest_samples_are_listed_by_their_index(tmp_path: Path) -> None:
     assert (times.median, times.slow_share) == pytest.approx((0.002, 0.1))
     assert times.slow_work == pytest.approx((68 + 78 + 88) / (68 + 78 + 88 + 27 * 2))
     assert times.slow_on_cpu == pytest.approx(1.0)
+
+
+def test_waiting_for_a_core_is_a_share_of_the_work_of_those_who_tell(tmp_path: Path) -> None:
+    """A worker that was killed told its beginning only."""
+    run = SyntheticRun(tmp_path)
+    for number, told in enumerate([(5, 25), (7,)]):
+        run.made(0, number, 0, 40)
+        for at_ms in told:
+            run.worker(number).record(Kind.STARVED, 0, nbytes=at_ms * 1_000_000)
+    run.taken(0, 0, 40)
+    run.write()
+    summary = summarize(tmp_path)
+    assert [row.starved_s for row in summary.workers] == [pytest.approx(0.020), None]
+    assert summary.verdict.numbers["starved"] == pytest.approx(0.5)
