@@ -232,8 +232,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         iterator: WorkerIterator | None = kept
         stale = self._cache is not None and self._cache.is_stale(self)
         if iterator is None or iterator.closed or stale or resumed is not None:
-            if iterator is not None and (iterator.closed or stale):
-                iterator.close()  # workers begin anew when cached samples must not be served any more
+            if iterator is not None:  # workers begin anew: also the cluster, if there is one, is the next one's
+                iterator.close()
             iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator
         else:
