@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from .._pipeline.sizes import bytes_of
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 MORE = 1.08  # times as many bytes as before make another level worth it
+LONGER = 1.3  # times as long as before, from which on reads wait for each other; twice as many at once would make it 2
 ENOUGH = 0.92  # of the most bytes per second: the least parallelism that gives it is the knee
 CPU_BOUND = 0.75  # cores' worth of CPU time from which on it is not the storage that was measured
 SETTLE_SHARE = 0.5  # of each level's time, which does not count: what was in a buffer comes faster, and lasts a while
@@ -36,6 +38,8 @@ class Level:
     samples_s: float
     cores: float
     """CPU time used, in cores."""
+    read_s: float
+    """What half of the reads took at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,12 @@ class StorageCurve:
 
     @property
     def has_plateau(self) -> bool:
-        """Whether more reads at once were seen to give no more."""
-        return len(self.levels) > 1 and self.levels[-1].bytes_s < MORE * self.levels[-2].bytes_s
+        """Whether more reads at once were seen to give no more, since each then took longer. If none did, too few bytes
+        came by chance: some samples are slow by themselves."""
+        if len(self.levels) < 2:
+            return False
+        before, last = self.levels[-2:]
+        return last.bytes_s < MORE * before.bytes_s and last.read_s > LONGER * before.read_s
 
 
 def probe_storage(
@@ -160,7 +168,8 @@ def _measure(read: Read, parallelism: int, seconds: float, first: int) -> tuple[
     span = end - counted_from
     shares = [(_overlap(start, stop, counted_from, end), nbytes) for start, stop, nbytes in done]
     total = sum(share * nbytes for share, nbytes in shares)
-    level = Level(parallelism, total / span, sum(share for share, _ in shares) / span, cores)
+    read_s = statistics.median(stop - start for start, stop, _ in done)
+    level = Level(parallelism, total / span, sum(share for share, _ in shares) / span, cores, read_s)
     return level, int(state["next"] or 0)
 
 
