@@ -62,6 +62,8 @@ class Mender:
         self._late_rows = plan.worker.order is Order.SAMPLES_OVERTAKE
         self._drop_last = plan.worker.drop_last
         self._cases: dict[int, _Case] = {}
+        self._applied_at = 0.0
+        """When backoffs were last looked at, on the monotonic clock."""
         self._condemned: dict[int, CapturedError] = {}
         """Batches that are delivered as an error."""
         self._tries: Counter[Place] = Counter()
@@ -89,9 +91,9 @@ class Mender:
 
     @property
     def due(self) -> float | None:
-        """When a backoff is over next, on the monotonic clock; None: nothing waits for the time to pass."""
-        now = time.monotonic()
-        return min((case.due for case in self._cases.values() if case.due > now), default=None)
+        """When a backoff is over next, on the monotonic clock; None: nothing waits for the time to pass. It may be over
+        by now, if it was not yet when `apply` looked."""
+        return min((case.due for case in self._cases.values() if case.due > self._applied_at), default=None)
 
     def wants(self, batch: int) -> bool:
         """Whether a ready batch has failures that the policy was not asked about."""
@@ -200,7 +202,7 @@ class Mender:
 
     def apply(self, feed: Feed) -> None:
         """Do what was decided, as far as it can be done now."""
-        now = time.monotonic()
+        self._applied_at = now = time.monotonic()
         for batch in list(self._cases):
             case = self._cases.get(batch)  # None: it was taken back to fill another
             if case is not None and case.due <= now and self._treat(feed, batch, case):
