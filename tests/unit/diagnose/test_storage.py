@@ -1,4 +1,4 @@
-"""What is taken for the limit of a storage: more reads at once that give no more bytes, each taking longer."""
+"""What is taken for the limit of a storage: more reads at once that give no more bytes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ class Distant(Dataset):
         return bytes(1000)
 
 
-def curve(*levels: tuple[float, float]) -> StorageCurve:
-    """(bytes per second, median of a read) at 1, 2, 4, ... reads at once."""
-    made = [Level(2**n, bytes_s, bytes_s / 1000, 0.1, read_s) for n, (bytes_s, read_s) in enumerate(levels)]
+def curve(*levels: tuple[float, float], spread: float = 7.0) -> StorageCurve:
+    """(bytes per second, median of a read) at 1, 2, 4, ... reads at once, 100 in all at each."""
+    made = [
+        Level(2**n, bytes_s, bytes_s / 1000, 0.1, 100, read_s, spread) for n, (bytes_s, read_s) in enumerate(levels)
+    ]
     return StorageCurve(tuple(made), "loading")
 
 
@@ -57,6 +59,11 @@ def curve(*levels: tuple[float, float]) -> StorageCurve:
 )
 def test_a_plateau_is_where_reads_wait_for_each_other(levels: list[tuple[float, float]], has_plateau: bool) -> None:
     assert curve(*levels).has_plateau is has_plateau
+
+
+def test_even_reads_that_give_no_more_bytes_are_a_plateau_whoever_has_to_wait() -> None:
+    """A line that is not fair lets one reader through all the time: half of the reads take what they always took."""
+    assert curve((1e6, 0.010), (1e6, 0.010), spread=0.2).has_plateau
 
 
 def test_a_storage_that_all_share_has_a_limit() -> None:
