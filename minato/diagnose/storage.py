@@ -9,7 +9,6 @@ first.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import statistics
 import threading
@@ -24,7 +23,6 @@ from .._pipeline.sizes import bytes_of
 LEVELS = (1, 2, 4, 8, 16, 32)
 MORE = 1.08  # times as many bytes as before make another level worth it
 LONGER = 1.3  # times as long as before, from which on reads wait for each other; twice as many at once would make it 2
-MOST_CHANCE = 0.1  # standard error of the bytes per second, as a share
 ENOUGH = 0.92  # of the most bytes per second: the least parallelism that gives it is the knee
 CPU_BOUND = 0.75  # cores' worth of CPU time from which on it is not the storage that was measured
 SETTLE_SHARE = 0.5  # of each level's time, which does not count: what was in a buffer comes faster, and lasts a while
@@ -40,11 +38,8 @@ class Level:
     samples_s: float
     cores: float
     """CPU time used, in cores."""
-    reads: int
     read_s: float
     """What half of the reads took at most."""
-    spread: float
-    """Standard deviation of what reads took, as a share of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +62,17 @@ class StorageCurve:
 
     @property
     def has_plateau(self) -> bool:
-        """Whether more reads at once were seen to give no more. Where reads are uneven by themselves, a few slow ones
-        may make it look so: then each has to have taken longer."""
-        if len(self.levels) < 2:
+        """Whether more reads at once were seen to give no more: each took longer, or a second step gave no more either.
+        One step alone may be chance, where some samples are slow by themselves."""
+        if self._rises(len(self.levels) - 1):
             return False
-        first, (before, last) = self.levels[0], self.levels[-2:]
-        chance = first.spread / math.sqrt(last.reads)  # by which the number of bytes may be off
-        is_longer = last.read_s > LONGER * before.read_s
-        return last.bytes_s < MORE * before.bytes_s and (is_longer or chance < MOST_CHANCE)
+        before, last = self.levels[-2:]
+        return last.read_s > LONGER * before.read_s or not self._rises(len(self.levels) - 2)
+
+    def _rises(self, number: int) -> bool:
+        """Whether a level gave more than all before it."""
+        most = max((level.bytes_s for level in self.levels[:number]), default=0.0)
+        return number < 1 or self.levels[number].bytes_s >= MORE * most
 
 
 def probe_storage(
@@ -134,7 +132,7 @@ def _sweep(read: Read, level_s: float, by: str) -> StorageCurve | None:
         if level is None:
             return None
         levels.append(level)
-        if len(levels) > 1 and level.bytes_s < MORE * levels[-2].bytes_s:
+        if StorageCurve(tuple(levels), by).has_plateau:
             break
     return StorageCurve(tuple(levels), by)
 
@@ -175,10 +173,8 @@ def _measure(read: Read, parallelism: int, seconds: float, first: int) -> tuple[
     span = end - counted_from
     shares = [(_overlap(start, stop, counted_from, end), nbytes) for start, stop, nbytes in done]
     total = sum(share * nbytes for share, nbytes in shares)
-    took = [stop - start for start, stop, _ in done]
-    spread = statistics.pstdev(took) / max(statistics.fmean(took), 1e-9)
-    samples_s = sum(share for share, _ in shares) / span
-    level = Level(parallelism, total / span, samples_s, cores, len(took), statistics.median(took), spread)
+    read_s = statistics.median(stop - start for start, stop, _ in done)
+    level = Level(parallelism, total / span, sum(share for share, _ in shares) / span, cores, read_s)
     return level, int(state["next"] or 0)
 
 
