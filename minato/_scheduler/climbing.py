@@ -231,7 +231,8 @@ class _Climber:
         no_worse = gain > -policy.least_gain
         if trial.aim is Aim.SPARE:
             return no_worse and not starving and measured.occupancy >= policy.full_from
-        noise = math.hypot(trial.baseline.error, measured.error) / max(trial.baseline.throughput, measured.throughput)
+        most = max(trial.baseline.throughput, measured.throughput, 1e-9)  # nothing at all may have been finished
+        noise = math.hypot(trial.baseline.error, measured.error) / most
         if trial.aim is Aim.TO_CORES:  # workers beyond the cores have to be worth it without doubt
             return gain > -max(policy.least_gain, min(_DOUBTFUL, 2 * noise))
         if no_worse and not starving:

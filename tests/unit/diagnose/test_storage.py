@@ -2,41 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
-from torch.utils.data import Dataset
 
-from minato.diagnose.storage import Level, StorageCurve, probe_storage
-
-LEVEL_S = 0.4
-
-
-class Shared(Dataset):
-    """All reads go through one line, which gives a kilobyte each 4 ms."""
-
-    def __init__(self) -> None:
-        self.line = threading.Lock()
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.line:
-            time.sleep(0.004)
-        return bytes(1000)
-
-
-class Distant(Dataset):
-    """Every read takes 50 ms, however many there are."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> bytes:
-        time.sleep(0.050)
-        return bytes(1000)
+from minato.diagnose.storage import Level, StorageCurve
 
 
 def curve(*levels: tuple[float, float]) -> StorageCurve:
@@ -64,14 +32,3 @@ def test_a_plateau_is_where_more_reads_give_no_more_and_not_by_chance(
     levels: list[tuple[float, float]], has_plateau: bool
 ) -> None:
     assert curve(*levels).has_plateau is has_plateau
-
-
-def test_a_storage_that_all_share_has_a_limit() -> None:
-    found = probe_storage(Shared(), range(64), [], LEVEL_S, 0)
-    assert found is not None
-    assert 0 < found.bytes_s <= 1000 / 0.004
-
-
-def test_a_storage_that_is_only_far_away_has_none() -> None:
-    found = probe_storage(Distant(), range(64), [], LEVEL_S, 0)
-    assert found is None

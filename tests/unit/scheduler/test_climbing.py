@@ -89,6 +89,14 @@ def test_work_that_computes_comes_back_to_the_cores_although_the_machine_was_slo
     assert (taken_back, simulation.workers) == (4, 2)
 
 
+def test_samples_that_take_longer_than_any_measurement_break_nothing() -> None:
+    """The consumer waits, and nothing at all is finished, before a trial and after it."""
+    controller, workers = POLICY.begin(WorkerLimits(1, 16, 2)), 2
+    for tick in range(1000):
+        workers = controller.decide(Observation(tick * POLICY.period_s, workers, 0.0, 0.1, 1.0, 0.0)).target
+    assert 1 <= workers <= 16
+
+
 def test_work_that_waits_and_computes_may_have_more_workers_than_cores() -> None:
     assert steer(MIXED, 2, 40).workers == 6
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,19 +9,22 @@ import pytest
 
 from minato._plan import Collate, Order, Source, WorkerPlan
 from minato._records import Place, Run
+from minato._workers import map_loop
 from minato._workers.lanes import Untraced
 from minato._workers.map_loop import MapLoop
 from minato._workers.thread_randomness import Unmanaged
 
-SLOW_S = 0.06  # what a slow sample takes: far more than a whole run of cheap ones
+CHEAP_S, SLOW_S = 1e-5, 0.06
 
 
 class Samples:
-    """Negative keys are slow."""
+    """Negative keys are slow. Time passes only here."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
 
     def __getitem__(self, key: int) -> int:
-        if key < 0:
-            time.sleep(SLOW_S)
+        self.now += SLOW_S if key < 0 else CHEAP_S
         return key
 
 
@@ -74,11 +76,13 @@ def run_of(*keys: int, is_early: bool = False) -> Run:
 
 
 @pytest.fixture
-def working() -> tuple[MapLoop, Board]:
+def working(monkeypatch: pytest.MonkeyPatch) -> tuple[MapLoop, Board]:
     """A worker that has seen enough cheap samples to take many at once."""
     board = Board()
+    context = Context(board)
+    monkeypatch.setattr(map_loop, "time", SimpleNamespace(perf_counter=lambda: context.dataset.now))
     writer: Any = SimpleNamespace(write=lambda place, samples: None, row_bytes=8)
-    loop = MapLoop(Context(board), writer)  # type: ignore[arg-type]
+    loop = MapLoop(context, writer)  # type: ignore[arg-type]
     board.coming = [run_of(*range(1, count + 1)) for count in (1, 4, 16, 64, 64)]
     while board.coming:
         loop._work()
