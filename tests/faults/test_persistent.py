@@ -23,7 +23,7 @@ from torch.utils.data import (
 from minato import DataLoader
 
 from .data import Rows
-from .tools import running, until
+from .tools import assert_gone, running, until
 
 
 class Epochal(Dataset):
@@ -337,3 +337,16 @@ def test_all_epochs_equal_those_of_torch(workers, shared):
         seen.append(torch.rand(3).tolist())
         del loader
     assert got == expected
+
+
+def test_going_on_from_a_state_ends_the_workers_before():
+    """Else there would be two sets of them, for as long as somebody holds the iterator."""
+    with DataLoader(Rows(40), 4, num_workers=2, persistent_workers=True) as loader:
+        held = iter(loader)
+        next(held)
+        pids = list(held.worker_pids.values())
+        loader.load_state_dict(loader.state_dict())
+        assert sum(len(batch) for batch in loader) == 36
+        assert_gone(pids, 5)
+        with pytest.raises(RuntimeError, match="closed"):
+            next(held)
