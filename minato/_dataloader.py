@@ -233,7 +233,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stale = self._cache is not None and self._cache.is_stale(self)
         if iterator is None or iterator.closed or stale or resumed is not None:
             if iterator is not None:  # workers begin anew: also the cluster, if there is one, is the next one's
-                iterator.close()
+                iterator.supersede()
             iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator
         else:

@@ -178,6 +178,12 @@ class WorkerIterator(LoaderIterator):
         super().close()
         self._finalizer()
 
+    def supersede(self) -> None:
+        """Another iterator takes its place. Whoever goes on with this one in the middle of its epoch gets an error."""
+        was_exhausted = self._exhausted
+        self.close()
+        self._exhausted = was_exhausted
+
     @property
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
