@@ -7,6 +7,7 @@ it, a batch that is ready to the main process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .layout import Branch, Layout, Leaf, Node, NoLayout, Text, is_plain
 from .mapping import Bytes, prefault
 
 _WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
+_dtype_of = attrgetter("dtype")
 _NUMPY_DTYPES = {
     torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
     for name in (
@@ -118,7 +120,7 @@ def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
 
 def _write_leaf(leaf: Leaf, values: Sequence[Any], column: torch.Tensor, array: Any, row: int) -> bool:
     if leaf.type is torch.Tensor:
-        if values[0].shape != column.shape[1:] or {v.dtype for v in values} != {leaf.dtype}:
+        if values[0].shape != column.shape[1:] or set(map(_dtype_of, values)) != {leaf.dtype}:
             return False
         if len(values) == 1:
             if not is_plain(values[0]):

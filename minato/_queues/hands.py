@@ -31,7 +31,8 @@ class HandsOnBoard(Board):
         self._words[self._me + Worker.SINCE_NS] = self.now_ns()
         self._words[self._me + Worker.PHASE] = phase
 
-    def _take(self, number: int, first: int, count: int) -> Run:
+    def _take(self, number: int, first: int, count: int, with_rows: bool = False) -> Run:
+        """Have tickets of a batch in hand; `with_rows`: and as many rows, which have to be there."""
         words, at = self._words, self.control.batch(number)
         words[self._me + Worker.BATCH] = number
         words[self._me + Worker.FIRST] = first
@@ -40,8 +41,9 @@ class HandsOnBoard(Board):
         self._enter(Phase.FETCHING)
         record = words[at : at + BATCH_WORDS].tolist()
         keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], first, count)
-        position = record[Batch.POSITION] + first
-        return Run(number, first, record[Batch.EPOCH], record[Batch.SEED], position, keys, None, record[Batch.SHIFT])
+        position, epoch = record[Batch.POSITION] + first, record[Batch.EPOCH]
+        place = self._hold(self._claim_open(epoch, count)) if with_rows else None
+        return Run(number, first, epoch, record[Batch.SEED], position, keys, place, record[Batch.SHIFT])
 
     def _pull_open(self, want: int, whole_from: int, with_rows: bool) -> Run | None:
         words = self._words
@@ -62,8 +64,7 @@ class HandsOnBoard(Board):
         words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
         if words[at + Batch.PULLED] == tickets:
             words[Header.PULL] = number + 1
-        run = self._take(number, first, count)
-        return replace(run, place=self._hold(self._claim_open(run.epoch, count))) if rows else run
+        return self._take(number, first, count, with_rows=rows > 0)
 
     def _share(self, tickets: int, posted: int) -> int:
         """Most tickets of a batch that are taken at once, where `posted` are left."""

@@ -25,6 +25,15 @@ def test_known_samples_come_first_the_slowest_foremost() -> None:
     assert list(chosen.places) == [2, 4, 1]
 
 
+@pytest.mark.parametrize("other", [2, (3, 4), "x", [3], {}, True, 1.0])
+def test_only_plain_indices_are_known_whatever_keys_are_beside_them(other: Any) -> None:
+    """Some have no hash, and some are equal to an index."""
+    costs = LearnedCosts()
+    costs.learn(1, 0.5, threshold=0.0)
+    assert list(costs.known([other])) == []
+    assert list(costs.known([other, 1])) == [(1, 0.5)]
+
+
 @pytest.mark.parametrize(("cost", "workers", "lead"), [(0.4, 8, 20), (0.4, 4, 10), (0.05, 8, 3), (9.0, 8, 64)])
 def test_a_sample_is_begun_as_many_batches_early_as_workers_do_while_it_is_made(
     cost: float, workers: int, lead: int
