@@ -132,7 +132,8 @@ def legend(titles: dict[str, str]) -> str:
     return (
         f"{workloads}.\n"
         "of bound: share of what the workers or the simulated accelerator can do at most. busy: share of the time in "
-        "which that accelerator worked. --details shows every loader, MB/s, epoch gap, CPU and memory."
+        "which that accelerator worked. Epochs are short here and workers start in each: both shares grow with longer "
+        "epochs. --details shows every loader, MB/s, epoch gap, CPU and memory."
     )
 
 
@@ -271,6 +272,7 @@ _PAGE = """<!doctype html>
 the range is that of epochs. {checked} Had one not, there would be no page.
 <b>x torch</b>: samples per second against torch's loader in the same setting. <b>of bound</b>: share of what the
 workers or the simulated accelerator can do at most, which is estimated from a few samples: a little above 1 occurs.
+Epochs are short here, and but for persistent ones workers start in each, so that it is lower than in a long epoch.
 <b>busy</b>: share of the time in which the simulated accelerator worked, where there is one. <b>first
 batch</b>: from asking for the first epoch to its first batch. <b>epoch gap</b>: from the last step of an epoch to the
 first batch of the next. <b>cores</b>: CPU seconds per second of all processes. <b>memory</b>: the most that all
