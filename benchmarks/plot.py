@@ -30,6 +30,9 @@ class Bar:
     low: float
     high: float
     note: str = ""
+    unworked: float | None = None
+    """torch's loader without workers, as a ratio to the same."""
+    ours: bool = True
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
@@ -47,23 +50,32 @@ def transport_bars(document: dict[str, Any]) -> list[Bar]:
     for case in document["cases"]:
         if case["unit"] != "samples/s":
             continue
+        alone = case["runs"].get("torch 0 workers")
         for name, runs in case["runs"].items():
             other = case["runs"].get(name.replace("minato", "torch", 1))
             if name.startswith("minato") and other:
-                kept = ", persistent" if "persistent" in name else ""
                 epoch = f", {name.rpartition(', ')[2]}" if "epoch" in name else ""
-                note = f"{statistics.median(runs):,.0f} samples/s"
-                bars.append(Bar(f"{case['title']}{kept}{epoch}", *ratio(runs, other), note))
+                label = f"… persistent{epoch}" if "persistent" in name else f"{_title(case)}{epoch}"
+                unworked = statistics.median(alone) / statistics.median(other) if alone and not epoch else None
+                bars.append(Bar(label, *ratio(runs, other), f"{statistics.median(runs):,.0f} samples/s", unworked))
     return bars
+
+
+def _title(case: dict[str, Any]) -> str:
+    """What is loaded, after the name by which other titles speak of it."""
+    title: str = case["title"].replace("x32", "×32").replace("x224", "×224")
+    name: str = case["case"]
+    return title if name in title or "-" in name or title.startswith("cheap") else f"{name}: {title}"
 
 
 def draw_transport(document: dict[str, Any], out: Path) -> None:
     bars = transport_bars(document)
     machine = document["machine"]
     cores = machine.get("cores", "?")
-    title = "samples per second, minato ÷ torch's DataLoader, same settings"
+    title = "Samples per second, minato ÷ torch's DataLoader in the same setting"
     spread = ", whiskers: lowest and highest repeat" if any(bar.low < bar.high for bar in bars) else ""
-    _ratios(bars, out, title, f"medians of {document['repeats']}{spread}; {cores} cores")
+    words = f"ratio; medians of {document['repeats']}{spread}; 2 workers where not said otherwise, {cores} cores"
+    _ratios(bars, out, title, words)
 
 
 # ---- pipelines, peers ------------------------------------------------------------------------------------------------
@@ -87,12 +99,18 @@ def draw_peers(document: dict[str, Any], out: Path) -> None:
     bars = []
     for name, found in sorted(rates.items(), key=lambda item: -statistics.median(item[1])):
         middle = statistics.median(found)
-        bars.append(Bar(name, middle / base, min(found) / base, max(found) / base, f"{middle:,.0f} samples/s"))
+        ours, note = name.startswith("minato"), f"{middle:,.0f} samples/s"
+        bars.append(Bar(name, middle / base, min(found) / base, max(found) / base, note, ours=ours))
     words = f"{document['workers']} workers, batches of {document['batch_size']}; whiskers: slowest and fastest epoch"
     _ratios(bars, out, "JPEG files to 224×224 floats, samples per second ÷ torch's DataLoader", words)
 
 
 def _ratios(bars: Sequence[Bar], out: Path, title: str, words: str) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure_of(bars, title, words).savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+
+
+def figure_of(bars: Sequence[Bar], title: str, words: str) -> Any:
     """Horizontal bars around the line at 1."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -101,24 +119,40 @@ def _ratios(bars: Sequence[Bar], out: Path, title: str, words: str) -> None:
     figure = Figure(figsize=(9.2, 0.42 * len(bars) + 1.5), layout="constrained", facecolor="white")
     axes = figure.subplots()
     for row, bar in enumerate(bars):
-        colour = SLOWER if bar.value < 0.97 else THEIRS if bar.label.startswith("torch") else OURS
+        colour = THEIRS if not bar.ours else SLOWER if bar.value < 0.97 else OURS
         axes.barh(row, bar.value, height=0.62, color=colour)
         if bar.low < bar.high:
             axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
-        end = max(bar.value, bar.high)
+        if bar.unworked is not None:
+            axes.plot(bar.unworked, row, color=INK, marker="D", markersize=6, markerfacecolor="white", zorder=3)
+        end = max(bar.value, bar.high, bar.unworked or 0)
         axes.text(end, row, f"  {bar.value:.2f}", va="center", color=INK, fontsize=10, fontweight="bold")
-        axes.text(end, row, f"            {bar.note}", va="center", color=FAINT, fontsize=9)
+        ahead = f" (◇ {bar.unworked:.1f})" if bar.unworked is not None and bar.unworked > bar.value else ""
+        axes.text(end, row, f"             {bar.note}{ahead}", va="center", color=FAINT, fontsize=9)
     axes.axvline(1.0, color=INK, linewidth=1)
+    axes.annotate(
+        "torch",
+        (1.0, 1.0),
+        (0, 2),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        color=INK,
+        fontsize=9,
+    )
+    if any(bar.unworked is not None for bar in bars):
+        (mark,) = axes.plot([], [], color=INK, marker="D", markersize=6, markerfacecolor="white", linestyle="")
+        axes.legend([mark], ["torch without workers"], loc="lower right", frameon=False, fontsize=9)
     axes.set_yticks(range(len(bars)), [bar.label for bar in bars], fontsize=10)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.42 * max(max(bar.value, bar.high) for bar in bars))
-    axes.set_title(title, loc="left", fontsize=12, color=INK)
-    axes.set_xlabel(words, fontsize=9, color=FAINT, loc="left")
+    axes.set_xlim(0, 1.36 * max(max(bar.value, bar.high, bar.unworked or 0) for bar in bars))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    figure.supxlabel(words, x=0.01, ha="left", fontsize=9, color=FAINT)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(left=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+    return figure
 
 
 DRAWN: dict[str, Callable[[dict[str, Any], Path], None]] = {

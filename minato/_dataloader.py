@@ -74,7 +74,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         adaptive: whether the number of workers changes while running.
         queue_size: most slow samples that may be put aside between two stages. Finished samples need no bound of
             their own: each goes into a row of a batch at once.
-        min_workers, max_workers: limits of adaptation; max_workers=None: the cores this process may use.
+        min_workers: lower limit of adaptation.
+        max_workers: upper limit of adaptation; None: the cores this process may use.
         fetcher: how a worker fetches: "sequential", "threaded" or "asyncio".
             A worker with the last two has many samples under way at once; "asyncio" awaits the dataset's
             `async def __getitem_async__(self, index)`. See docs/fetching.md.

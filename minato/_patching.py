@@ -23,8 +23,9 @@ class patch(ContextDecorator):
             train.main()
 
     `defaults` are given to every loader made meanwhile, unless its maker gives them: `minato.patch(in_order=True)`.
-    Classes that were derived from torch's loader before stay what they are. Loaders made meanwhile stay minato's. The
-    names are one process's: nest, but do not use from two threads at once.
+    Classes that were derived from torch's loader before stay what they are. Loaders made meanwhile stay minato's, and
+    so does the name in modules that are first imported meanwhile. The names are one process's: nest, but do not use
+    from two threads at once.
     """
 
     def __init__(self, **defaults: Any) -> None:

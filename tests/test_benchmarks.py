@@ -24,7 +24,12 @@ def _fonts_open() -> None:
 
 
 def transport_document() -> dict[str, object]:
-    runs = {"torch 2 workers": [10.0, 12.0, 11.0], "minato 2 workers": [22.0, 33.0, 11.0], "minato 2 other": [1.0] * 3}
+    runs = {
+        "torch 0 workers": [33.0] * 3,
+        "torch 2 workers": [10.0, 12.0, 11.0],
+        "minato 2 workers": [22.0, 33.0, 11.0],
+        "minato 2 other": [1.0] * 3,
+    }
     case = {"case": "cheap", "title": "cheap", "unit": "samples/s", "runs": runs, "targets": []}
     memory = {**case, "unit": "MB"}
     return {"machine": {"cores": 2}, "class": "minato:DataLoader", "repeats": REPEATS, "cases": [case, memory]}
@@ -43,6 +48,20 @@ def test_every_script_that_measures_is_a_table_of_the_runner() -> None:
 def test_ratios_are_medians_with_the_range_of_repeat_against_repeat() -> None:
     (bar,) = plot.transport_bars(transport_document())
     assert (bar.value, bar.low, bar.high) == (2.0, 1.0, 2.75)
+    assert bar.unworked == 3.0
+
+
+def test_nothing_that_a_plot_says_is_cut_off() -> None:
+    from matplotlib.text import Text
+
+    long = "a title that says what was measured, of what, against what, and in which of all settings"
+    bars = [plot.Bar("a label of some length, batch 256", 2.0, 1.5, 7.0, "1,234,567 samples/s")]
+    figure = plot.figure_of([*bars, plot.Bar("ahead", 1.0, 1.0, 1.0, "10 samples/s", unworked=6.0)], long, long)
+    figure.savefig(io.BytesIO(), format="png")  # which lays it out
+    words = [text for text in figure.findobj(Text) if len(text.get_text()) > 2]  # ticks beyond the axis are not shown
+    boxes = {text.get_text(): text.get_window_extent() for text in words}
+    assert {"torch", "ahead", long} <= boxes.keys()
+    assert [text for text, box in boxes.items() if box.x0 < 0 or box.x1 > figure.bbox.x1] == []
 
 
 def test_plots_are_made_from_kept_results(tmp_path: Path) -> None:

@@ -24,9 +24,20 @@ def test_example_is_short(example: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
     """In an interpreter and a directory of its own."""
+    run([sys.executable, str(example)], tmp_path)
+
+
+def test_the_example_of_several_ranks_runs_under_torchrun(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    told = run([*launch, str(ROOT / "examples" / "11_torchrun.py")], tmp_path)
+    assert told.splitlines()[-2:] == [f"epoch {n}: [501, 501] by rank, 1001 distinct" for n in (1, 2)]
+
+
+def run(command: list[str], directory: Path) -> str:
+    """What it prints."""
     done = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=tmp_path,
+        command,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -37,3 +48,4 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "Traceback" not in done.stderr
+    return done.stdout

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .measuring import ArmResult
 from .running import Machine
-from .verdict import Comparison, in_words
+from .verdict import Comparison, checked_in_words, faster_otherwise, in_words, is_default
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,6 +79,10 @@ SUMMARY = (
 )
 
 
+LESS = ("of bound", "busy %", "first batch ms")
+"""Columns of SUMMARY that a narrow terminal goes without."""
+
+
 def summary_cells(name: str, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> tuple[str, ...] | None:
     """One workload in one line: both loaders in their default settings with workers."""
     found = next((c for c in comparisons if c.workload == name and is_default(c.arm)), None)
@@ -101,27 +105,36 @@ def summary_cells(name: str, results: Sequence[ArmResult], comparisons: Sequence
     )
 
 
-def is_default(arm: str) -> bool:
-    """Whether an arm of minato has workers and is otherwise as people make it."""
-    return arm.startswith("minato") and arm.endswith(("worker", "workers")) and "no worker" not in arm
-
-
-def summary(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> Table:
-    """One line per workload, for a terminal of 80 columns."""
+def summary(
+    results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str], width: int = 80
+) -> Table:
+    """One line per workload, for a terminal of 80 columns; in a narrower one, only what matters most."""
     from rich import box
     from rich.table import Table
 
     title = "torch → minato, same number of workers, default settings"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     widths = {"torch samples/s": 9, "minato samples/s": 9, "x torch": 7, "of bound": 5, "busy %": 7}
-    for column in SUMMARY:
+    shown = [number for number, column in enumerate(SUMMARY) if width >= 78 or column not in LESS]
+    for column in (SUMMARY[number] for number in shown):
         left = column in ("workload", "verdict")
-        table.add_column(column, justify="left" if left else "right", width=widths.get(column))
+        table.add_column(column, justify="left" if left else "right", width=widths.get(column), no_wrap=left)
     for name in titles:
         cells_of = summary_cells(name, results, comparisons)
         if cells_of is not None:
-            table.add_row(*cells_of, style="red" if "slower" in cells_of[-1] else "")
+            table.add_row(*(cells_of[number] for number in shown), style="red" if "slower" in cells_of[-1] else "")
     return table
+
+
+def legend(titles: dict[str, str]) -> str:
+    """What the names in the table of `summary` mean."""
+    workloads = "; ".join(f"{name}: {title}" for name, title in titles.items())
+    return (
+        f"{workloads}.\n"
+        "of bound: share of what the workers or the simulated accelerator can do at most. busy: share of the time in "
+        "which that accelerator worked. Epochs are short here and workers start in each: both shares grow with longer "
+        "epochs. --details shows every loader, MB/s, epoch gap, CPU and memory."
+    )
 
 
 def as_plain(machine: Machine, results: Sequence[ArmResult], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -131,6 +144,8 @@ def as_plain(machine: Machine, results: Sequence[ArmResult], comparisons: Sequen
         "results": [asdict(result) for result in results],
         "comparisons": [asdict(comparison) for comparison in comparisons],
         "slower": sum(comparison.word == "slower" for comparison in comparisons),
+        "faster_otherwise": faster_otherwise(results),
+        "exactly_once": True,  # had a sample been lost or come twice, there would be no figures
     }
 
 
@@ -140,13 +155,14 @@ def page(
     """A self-contained HTML page: the verdict, two plots, all figures."""
     plots = "".join(f"<figure>{_svg(figure)}</figure>" for figure in _plots(results, comparisons, titles))
     sections = "".join(_section(name, title, results, comparisons) for name, title in titles.items())
-    words = html.escape(in_words(comparisons)).replace("\n", "<br>")
+    words = html.escape("\n".join([in_words(comparisons), *faster_otherwise(results)])).replace("\n", "<br>")
+    checked = html.escape(checked_in_words(results))
     about = html.escape(
         f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 1e9:.0f} GB; Python {machine.python}, "
         f"torch {machine.torch}, minato {machine.minato}"
     )
     short = _summary_section(results, comparisons, titles)
-    return _PAGE.format(words=words, about=about, plots=plots, summary=short, sections=sections)
+    return _PAGE.format(words=words, checked=checked, about=about, plots=plots, summary=short, sections=sections)
 
 
 def _summary_section(results: Sequence[ArmResult], comparisons: Sequence[Comparison], titles: dict[str, str]) -> str:
@@ -253,9 +269,10 @@ _PAGE = """<!doctype html>
 {plots}
 <h2>All loaders</h2>
 <p>Each row is one way to make a loader. The rows of a workload were measured in turn; figures are medians over epochs,
-the range is that of epochs. In every epoch each sample came exactly once: had one not, there would be no page.
+the range is that of epochs. {checked} Had one not, there would be no page.
 <b>x torch</b>: samples per second against torch's loader in the same setting. <b>of bound</b>: share of what the
 workers or the simulated accelerator can do at most, which is estimated from a few samples: a little above 1 occurs.
+Epochs are short here, and but for persistent ones workers start in each, so that it is lower than in a long epoch.
 <b>busy</b>: share of the time in which the simulated accelerator worked, where there is one. <b>first
 batch</b>: from asking for the first epoch to its first batch. <b>epoch gap</b>: from the last step of an epoch to the
 first batch of the next. <b>cores</b>: CPU seconds per second of all processes. <b>memory</b>: the most that all

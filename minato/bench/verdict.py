@@ -46,6 +46,45 @@ def _word(ratio: float, ours: ArmResult, theirs: ArmResult) -> Word:
     return "faster" if ratio > 1 else "slower"
 
 
+def faster_otherwise(results: Sequence[ArmResult]) -> list[str]:
+    """A sentence for each workload in which torch's loader was faster in some other setting than minato's with workers:
+    the ratio at equal workers alone would mislead there. Data as cheap as that is best loaded without workers."""
+    told = []
+    for workload in dict.fromkeys(result.workload for result in results):
+        arms = [result for result in results if result.workload == workload]
+        theirs = max((a for a in arms if not is_minato(a.arm)), key=_rate, default=None)
+        ours = max((a for a in arms if is_minato(a.arm)), key=_rate, default=None)
+        plain = next((a for a in arms if is_default(a.arm)), None)
+        if theirs is None or ours is None or plain is None:
+            continue
+        if theirs.samples_per_s > plain.samples_per_s * (1 + EVEN_SHARE):
+            told.append(
+                f"{workload}: other settings are faster: '{theirs.arm}' with {theirs.samples_per_s:,.0f} samples/s, "
+                f"'{ours.arm}' with {ours.samples_per_s:,.0f}"
+            )
+    return told
+
+
+def is_minato(arm: str) -> bool:
+    """Whether an arm is one of minato's."""
+    return arm.startswith("minato")
+
+
+def is_default(arm: str) -> bool:
+    """Whether an arm of minato has workers and is otherwise as people make it."""
+    return is_minato(arm) and arm.endswith(("worker", "workers")) and "no worker" not in arm
+
+
+def _rate(result: ArmResult) -> float:
+    return result.samples_per_s
+
+
+def checked_in_words(results: Sequence[ArmResult]) -> str:
+    """That every sample came once, and in how many epochs that was looked at. Had one not, nothing would be shown."""
+    epochs = sum(result.epochs for result in results)
+    return f"In each of {epochs:,} epochs of {len(results)} loaders every sample came exactly once."
+
+
 def in_words(comparisons: Sequence[Comparison]) -> str:
     """One or two sentences."""
     counts = {word: [c for c in comparisons if c.word == word] for word in ("faster", "even", "slower")}

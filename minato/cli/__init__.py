@@ -31,6 +31,9 @@ exit status: 0, what the command found (1), or 2 for a mistake in the call
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit code is 0, what the subcommand found, or 2 for a mistake in how it was called."""
     parser = make_parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)  # more use to a newcomer than that a command is missing
+        return 2
     parsed = parser.parse_args(arguments)
     try:
         code: int = parsed.run(parsed)

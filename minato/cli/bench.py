@@ -7,9 +7,11 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .._errors import InternalError
 from .errors import UserError
 
 _EXAMPLES = """examples:
@@ -30,6 +32,8 @@ sample was lost or came twice
 
 BUDGET_S = 100.0  # seconds: what is left of them after the first round goes to a second look at some
 WORTH_TELLING = 0.02  # of the CPU time
+_BATCH_SIZE = 32
+_OF_MINE = ("batch_size", "workers", "collate", "step")
 
 
 def register(subparsers: Any) -> None:
@@ -44,10 +48,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these workloads only (see --list)")
     parser.add_argument("--list", action="store_true", help="print the names of the workloads and end")
     parser.add_argument("--mine", metavar="MODULE:FUNCTION", help="a function that makes your map-style dataset")
-    parser.add_argument("--batch-size", type=int, default=32, help="with --mine (default 32)")
+    parser.add_argument("--batch-size", type=int, help=f"with --mine (default {_BATCH_SIZE})")
     parser.add_argument("--workers", type=int, help="with --mine (default: the cores this process may use)")
     parser.add_argument("--collate", metavar="MODULE:FUNCTION", help="with --mine: your collate_fn")
-    parser.add_argument("--step", type=float, default=0.0, metavar="SECONDS", help="with --mine: a training step")
+    parser.add_argument("--step", type=float, metavar="SECONDS", help="with --mine: a training step (default none)")
     parser.add_argument("--details", action="store_true", help="print a table of all loaders for each workload too")
     parser.add_argument(
         "--rounds",
@@ -68,9 +72,11 @@ def run(options: argparse.Namespace) -> int:
     rounds, budget_s = (1, BUDGET_S) if options.rounds is None else (options.rounds, None)
     if rounds < 1 or options.seconds <= 0:
         raise UserError("--rounds must be at least 1 and --seconds above 0")
+    _check_together(options)
     _need_extra()
     from ..bench import running, showing, verdict
     from ..bench.datasets import WrongBatchError
+    from ..bench.own import failure
     from ..bench.workloads import WORKLOADS
 
     if options.list:
@@ -88,6 +94,12 @@ def run(options: argparse.Namespace) -> int:
     except WrongBatchError as error:
         sys.stderr.write(f"minato: not every sample came exactly once: {error}\n")
         return 3
+    except InternalError:
+        raise
+    except Exception as error:
+        if options.mine is None:
+            raise
+        raise UserError(f"--mine: {failure(error)}") from error
     comparisons = verdict.compare(results)
     stolen_share = stolen.share()
     if options.json:
@@ -95,8 +107,11 @@ def run(options: argparse.Namespace) -> int:
         json.dump(plain, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
+        console = _console()
         tables = showing.tables(results, comparisons, titles) if options.details else []
-        _print([*tables, showing.summary(results, comparisons, titles)], verdict.in_words(comparisons))
+        words = [verdict.in_words(comparisons), *verdict.faster_otherwise(results), verdict.checked_in_words(results)]
+        tables.append(showing.summary(results, comparisons, titles, console.width))
+        _print(console, tables, words, showing.legend(titles))
     try:
         options.html.write_text(showing.page(machine, results, comparisons, titles), encoding="utf-8")
     except OSError as error:
@@ -108,6 +123,18 @@ def run(options: argparse.Namespace) -> int:
         )
     sys.stderr.write(f"plots and all figures: {options.html} ({time.monotonic() - began:.0f} s)\n")
     return int(any(comparison.word == "slower" for comparison in comparisons))
+
+
+def _check_together(options: argparse.Namespace) -> None:
+    """Before anything is measured: options that do not go together, a page that could not be written."""
+    if options.mine is None:
+        given = [f"--{name.replace('_', '-')}" for name in _OF_MINE if getattr(options, name) is not None]
+        if given:
+            raise UserError(f"{given[0]} goes with --mine: the built-in workloads have their own")
+    elif options.only:
+        raise UserError("--only names built-in workloads, --mine measures your own: give one of them")
+    if not options.html.absolute().parent.is_dir():
+        raise UserError(f"{options.html.parent} is not a directory to write {options.html.name} to; change --html")
 
 
 def _need_extra() -> None:
@@ -123,7 +150,8 @@ def _chosen(options: argparse.Namespace, known: Any) -> list[Any]:
     if options.mine is not None:
         from ..bench.own import own_workload
 
-        return [own_workload(options.mine, options.batch_size, options.workers, options.collate, options.step)]
+        batch_size = _BATCH_SIZE if options.batch_size is None else options.batch_size
+        return [own_workload(options.mine, batch_size, options.workers, options.collate, options.step or 0.0)]
     by_name = {workload.name: workload for workload in known}
     unknown = [name for name in options.only or () if name not in by_name]
     if unknown:
@@ -134,15 +162,18 @@ def _chosen(options: argparse.Namespace, known: Any) -> list[Any]:
 def _run_with_progress(
     workloads: list[Any], rounds: int, seconds: float, cores: int, budget_s: float | None
 ) -> list[Any]:
-    """Measure, with a progress bar on stderr."""
+    """Measure, with a progress bar on stderr; a line for each workload where that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from ..bench import running
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return running.run(workloads, rounds, seconds, cores, _line_by_line(), budget_s)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     # Redrawn only when told: a thread that draws would take time from the loaders that are measured.
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True) as progress:
+    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
         visits = running.count_visits(workloads, rounds, cores)
         task = progress.add_task("", total=visits)
         done = itertools.count()
@@ -154,10 +185,30 @@ def _run_with_progress(
         return running.run(workloads, rounds, seconds, cores, tell, budget_s)
 
 
-def _print(tables: list[Any], words: str) -> None:
+def _line_by_line() -> Callable[[str], None]:
+    """Tells which workload is being measured, once each; what comes after the last is a second look at some."""
+    told: list[str] = []
+
+    def tell(what: str) -> None:
+        name = what.partition(":")[0]
+        if told and name != told[-1] and name in told:
+            name = "again where it is not clear which loader is ahead"
+        if name not in told[-1:] and not (told and told[-1].startswith("again")):
+            told.append(name)
+            sys.stderr.write(f"measuring {name} ...\n")
+            sys.stderr.flush()
+
+    return tell
+
+
+def _console() -> Any:
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def _print(console: Any, tables: list[Any], words: list[str], legend: str) -> None:
     for table in tables:
         console.print(table)
-    console.print(words, highlight=False, style="bold")
+    console.print(legend, highlight=False, style="dim")
+    console.print("\n" + "\n".join(words), highlight=False, style="bold")

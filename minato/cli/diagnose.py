@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     from ..diagnose import run as diagnose
 
+    if importlib.util.find_spec("scipy") is None:  # told before anything is measured, which takes seconds
+        raise UserError("`minato diagnose` needs scipy: pip install 'minato[diagnose]'")
     if not arguments.max_seconds > 0:
         raise UserError(f"--max-seconds must be above 0, got {arguments.max_seconds}")
     loader = made_by(arguments.factory, "the factory")

@@ -29,7 +29,7 @@ def maker(spec: str, what: str) -> Callable[..., Any]:
     """The function that `spec` names."""
     found = named(spec, what)
     if not callable(found):
-        raise UserError(f"{what}: {spec} is a {type(found).__name__}, a function is needed")
+        raise UserError(f"{what}: {spec} is of type {type(found).__name__}, a function is needed")
     made: Callable[..., Any] = found
     return made
 
@@ -39,7 +39,7 @@ def made_by(spec: str, what: str) -> Any:
     function = maker(spec, what)
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{what}: {spec}() raised {told(error)}") from error
 
 
@@ -47,7 +47,11 @@ def told(error: BaseException) -> str:
     """An error of the user's code in one line: its type, its text, and where it was raised."""
     text = " ".join(str(error).split()) or "(no text)"
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = f" ({error.filename}, line {error.lineno})"
+        text = error.msg
+    else:
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {text}{where}"
 
 
@@ -58,8 +62,14 @@ def _imported(module_name: str, what: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise UserError(f"{what}: module {error.name!r} was not found from {here}") from None
-    except Exception as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):  # one that the module needs
+            raise UserError(f"{what}: importing {module_name!r} raised {told(error)}") from error
+        if module_name.endswith(".py"):
+            remedy = f"; give the module's name, {module_name.removesuffix('.py').replace('/', '.')!r}"
+        else:
+            remedy = ""
+        raise UserError(f"{what}: module {error.name!r} was not found from {here}{remedy}") from None
+    except (Exception, SystemExit) as error:  # the latter of a script that reads its arguments when imported
         raise UserError(f"{what}: importing {module_name!r} raised {told(error)}") from error
 
 

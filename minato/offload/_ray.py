@@ -48,7 +48,9 @@ class Ray:
         model_key: a name for what the batches are used for. Metrics of an earlier run are taken if name and pipeline
             are the same.
         store: whether to keep metrics, in the user's cache directory or in a directory given here.
-        runtime_env, resources: for the actors, as Ray takes them. namespace: of the job.
+        runtime_env: of the actors, as Ray takes it.
+        resources: of each actor, as Ray takes them.
+        namespace: of the job.
         use_this_node: whether actors may run on this machine; None: only if the cluster has no other.
         local_cpus: CPUs of a cluster that is started here; None: all.
     """

@@ -37,8 +37,14 @@ class S3Dataset(Dataset[Any]):
         source: address, or path of an index file.
         suffix: keep only keys that end so; a text or several.
         backend: "obstore", "boto3" or "aioboto3"; None: the first of these that is installed.
-        endpoint, region, profile, anonymous: how the bucket is reached; credentials are looked for where boto3 does.
-        retries, backoff_s, budget_s: see `RetryPolicy`. timeout_s: for one try of one request.
+        endpoint: URL of a server that is not Amazon's.
+        region: of the bucket; None: where boto3 looks for it.
+        profile: of ~/.aws/config; credentials are looked for where boto3 does.
+        anonymous: send no credentials.
+        retries: further tries of a request, see `RetryPolicy`.
+        backoff_s: first pause between two tries.
+        budget_s: time after which no try begins.
+        timeout_s: for one try of one request.
         verify: "checksum" compares each body with the object's checksum (0.2 ms per 100 kB), "length" its length only.
         hedge: a second request for slow reads: True, "p95" or a `HedgePolicy`; None: never.
         cache: bytes kept after the first read: "2GB" (memory), a path, or a cache object; None: none.

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import torch
 from minato.bench.arms import arms_of
 from minato.bench.datasets import WrongBatchError, check_exactly_once
 from minato.bench.measuring import ArmResult, summarise, visit
+from minato.bench.own import failure, samples_of_epoch
 from minato.bench.realistic import UnevenWaits, heavy_tailed_costs, lognormal_costs
-from minato.bench.verdict import compare, in_words
+from minato.bench.verdict import compare, faster_otherwise, in_words
 from minato.bench.workloads import WORKLOADS, Workload, build
 from minato.cli import main
 
@@ -71,6 +73,16 @@ def test_slower_arms_are_called_slower_and_named() -> None:
     assert "slower: w: minato at 0.80 x torch" in in_words(comparisons)
 
 
+def test_a_ratio_at_equal_workers_is_not_left_alone_where_torch_is_faster_without() -> None:
+    rates = {"torch, no worker": 118.0, "torch, 2 workers": 16.0, "minato, no worker": 122.0, "minato, 2 workers": 55.0}
+    against = {"minato, no worker": "torch, no worker", "minato, 2 workers": "torch, 2 workers"}
+    results = [result(arm, rate, against.get(arm)) for arm, rate in rates.items()]
+    assert faster_otherwise(results) == [
+        "w: other settings are faster: 'torch, no worker' with 118 samples/s, 'minato, no worker' with 122"
+    ]
+    assert faster_otherwise([each for each in results if "no worker" not in each.arm]) == []
+
+
 def test_small_differences_are_called_even() -> None:
     assert compare([result("torch", 100), result("minato", 96, "torch")])[0].word == "even"
     assert compare([result("torch", 100, spread=0.2), result("minato", 91, "torch", spread=0.2)])[0].word == "even"
@@ -93,11 +105,15 @@ def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.Ca
         patch.chdir(tmp_path)
         size = ["--batch-size", "8", "--workers", "1", "--rounds", "1", "--seconds", "0.01"]
         code = main(["bench", "--mine", "minato_bench_mine:make", *size, "--json", "--html", str(page)])
-        report = json.loads(capsys.readouterr().out)
+        output = capsys.readouterr()
+        report = json.loads(output.out)
+        assert output.err.startswith("measuring mine ...\n")
+        assert report["exactly_once"]
         assert code in (0, 1)
         assert code == (report["slower"] > 0)
         assert {each["workload"] for each in report["results"]} == {"mine"}
         assert "<svg" in page.read_text()
+        assert "epochs of 9 loaders every sample came exactly once" in page.read_text()
         assert main(["bench", "--mine", "minato_bench_mine:make_stream"]) == 2
         assert "map-style" in capsys.readouterr().err
         sys.modules.pop("minato_bench_mine")
@@ -110,6 +126,10 @@ def test_the_command_writes_figures_and_a_page(tmp_path: Path, capsys: pytest.Ca
         (["--rounds", "0"], "--rounds must be at least 1"),
         (["--mine", "no_such_module_here:make"], "module 'no_such_module_here' was not found from"),
         (["--mine", "nocolon"], "is needed as MODULE:NAME"),
+        (["--workers", "4"], "--workers goes with --mine"),
+        (["--batch-size", "0"], "--batch-size goes with --mine"),
+        (["--mine", "train:make", "--only", "cheap"], "give one of them"),
+        (["--only", "cheap", "--html", "nowhere/page.html"], "nowhere is not a directory to write page.html to"),
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +137,122 @@ def test_mistakes_are_told_in_one_line(arguments: list[str], words: str, capsys:
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+MISTAKES = """
+import sys
+import torch
+from torch.utils.data import Dataset
+
+class Late(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        if index == 999:  # neither in the first batch nor among those timed beforehand
+            self.stumble()
+        return torch.zeros(1)
+
+class Raises(Late):
+    def stumble(self):
+        raise ValueError("this one\\nis broken")
+
+class Ends(Late):
+    def stumble(self):
+        sys.exit(4)
+
+class Local(Late):
+    def __getitem__(self, index):
+        return lambda: index
+
+def as_they_are(samples):
+    return samples
+
+def leaves():
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "minato_bench_mistakes.py").write_text(MISTAKES)
+    (tmp_path / "minato_bench_needs.py").write_text("import not_installed_here\n")
+    (tmp_path / "minato_bench_syntax.py").write_text("\ndef make(:\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("mistakes", "needs", "syntax"):
+        sys.modules.pop(f"minato_bench_{name}", None)
+
+
+@pytest.mark.usefixtures("mistakes")
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        ("minato_bench_mistakes:Raises", "sample 999 of the dataset raised ValueError: this one is broken ("),
+        ("minato_bench_mistakes:Ends", "sample 999 of the dataset raised SystemExit: 4 ("),
+        ("minato_bench_mistakes:leaves", "leaves() raised SystemExit: 3 ("),
+        (
+            "minato_bench_needs:make",
+            "importing 'minato_bench_needs' raised ModuleNotFoundError: No module named",
+        ),
+        ("minato_bench_syntax:make", "minato_bench_syntax.py, line 2)"),
+        ("minato_bench_mistakes.py:leaves", "give the module's name, 'minato_bench_mistakes'"),
+    ],
+)
+def test_mistakes_in_the_users_dataset_are_told_in_one_line(
+    mine: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from minato.bench import running
+
+    all_arms = running.arms_of
+    with_workers = lambda *given: tuple(arm for arm in all_arms(*given) if arm.arguments)  # noqa: E731
+    monkeypatch.setattr(running, "arms_of", with_workers)
+    assert main(["bench", "--mine", mine, "--workers", "1", "--rounds", "1", "--seconds", "0.01"]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line != "measuring mine ..."]
+    assert len(told) == 1 and told[0].startswith("minato: --mine: ")
+    assert words in told[0]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(80, 8), (58, 5)])
+def test_no_name_is_cut_off_in_a_narrow_terminal(width: int, columns: int) -> None:
+    from rich.console import Console
+
+    from minato.bench.showing import summary
+
+    results = [result("torch, 2 workers", 21_479.0), result("minato, 2 workers", 51_617.0, "torch, 2 workers")]
+    renamed = [replace(each, workload="volumes") for each in results]
+    table = summary(renamed, compare(renamed), {"volumes": "a test"}, width)
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert len(table.columns) == columns
+    assert "volumes" in text and "51,617" in text and "2.40" in text and "faster" in text and "…" not in text
+
+
+def test_dear_samples_make_short_epochs() -> None:
+    assert samples_of_epoch(100_000, 32, 1e-5, 2) == 2_000
+    assert samples_of_epoch(100_000, 32, 0.010, 2) == 400  # of 10 ms, two workers: 2 s
+    assert samples_of_epoch(100_000, 32, 1.0, 2) == 96  # three batches at least
+    assert samples_of_epoch(50, 32, 1.0, 2) == 50
+
+
+def test_what_else_stops_a_measurement_is_told_in_one_line() -> None:
+    died = RuntimeError("DataLoader worker (pid 7) exited\n  unexpectedly")
+    assert (
+        failure(died)
+        == "the dataset could not be measured: RuntimeError: DataLoader worker (pid 7) exited unexpectedly"
+    )
+
+
+@pytest.mark.usefixtures("mistakes")
+def test_batches_that_no_worker_could_send_are_told_in_place_of_waiting_for_ever(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mine = ["--mine", "minato_bench_mistakes:Local", "--collate", "minato_bench_mistakes:as_they_are"]
+    assert main(["bench", *mine]) == 2
+    assert "a batch cannot be sent from a worker: AttributeError" in capsys.readouterr().err
 
 
 def test_what_is_left_of_a_budget_goes_to_the_pairs_that_are_least_clear(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,13 @@ def test_the_examples_of_the_help_can_be_parsed(parser: argparse.ArgumentParser)
         (["diagnose", "nocolon"], "is needed as MODULE:NAME"),
         (["diagnose", "no_module_here:make"], "module 'no_module_here' was not found from"),
         (["diagnose", "a_users_module:absent"], "has no 'absent'; it has Broken, Odd, bad, number"),
-        (["diagnose", "a_users_module:thing"], "is a int, a function is needed"),
+        (["diagnose", "a_users_module:thing"], "is of type int, a function is needed"),
         (["diagnose", "a_users_module:bad"], "bad() raised KeyError: 'no such column' ("),
         (["diagnose", "a_users_module:number"], "returned a int; a DataLoader was needed"),
         (["diagnose", "a_broken_module:make"], "raised NameError: name 'undefined_name' is not defined ("),
         (["diagnose", "a_users_module:number", "--max-seconds", "0"], "--max-seconds must be above 0"),
         (["bench", "--mine", "a_users_module:bad"], "bad() raised KeyError"),
-        (["bench", "--mine", "a_users_module:Broken"], "a sample of the dataset raised OSError: the disk is gone"),
+        (["bench", "--mine", "a_users_module:Broken"], "sample 0 of the dataset raised OSError: the disk is gone"),
         (["bench", "--mine", "a_users_module:Odd"], "give your collate_fn by --collate"),
         (["trace", "report", "absent"], "absent"),
         (["trace", "export", "absent"], "nothing to export"),
@@ -105,6 +105,15 @@ def test_a_users_mistake_is_told_in_one_line(
     assert "Traceback" not in told
 
 
+@pytest.mark.usefixtures("script")
+def test_a_missing_extra_is_told_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["diagnose", "a_users_module:never_called"]) == 2
+    assert capsys.readouterr().err == "minato: `minato diagnose` needs scipy: pip install 'minato[diagnose]'\n"
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     """`minato doctor | head -1`: no traceback of a broken pipe, also not from the interpreter at its end."""
     with subprocess.Popen(
@@ -122,3 +131,9 @@ def test_doctor_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> No
     code = main(["doctor", "--json"])
     assert code in (0, 1)
     assert "cores" in json.loads(capsys.readouterr().out)
+
+
+def test_the_bare_command_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    told = capsys.readouterr().err
+    assert "minato bench" in told and "minato doctor" in told
