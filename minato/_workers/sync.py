@@ -3,13 +3,14 @@
 `dataset.set_epoch(3)` in the main process changes an attribute there; a persistent worker has its own copy of the
 dataset. Before each epoch the main process compares the dataset with what it was and sends what changed.
 
-Seen: attributes that were rebound, and small values (up to `SMALL_ITEMS` items) and tensors that were changed in place,
-in the dataset itself and in objects it refers to, `DEPTH` levels deep (so through `Subset`, `ConcatDataset` and
-transforms). Not seen: changes inside large lists, dicts and arrays.
+Seen: attributes that were rebound, and small values (up to `SMALL_ITEMS` items) and tensors that were changed in place
+(by torch), in the dataset itself and in objects it refers to, `DEPTH` levels deep (so through `Subset`, `ConcatDataset`
+and transforms). Not seen: changes inside large lists, dicts and arrays.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ class _Seen:
 
     value: Any
     content: Any
+    tensors: tuple[torch.Tensor, ...] = ()
+    """Those in the content, which has their ids."""
 
     def differs(self, other: _Seen) -> bool:
         return self.value is not other.value if self.content is None else self.content != other.content
@@ -99,7 +102,7 @@ def _look(dataset: Any) -> dict[Path, _Seen]:
         if len(seen) >= _MOST_NODES or id(value) in visited:
             return
         if path:
-            seen[path] = _Seen(value, _content(value))
+            seen[path] = _see(value)
         if isinstance(value, (*_SCALARS, torch.Tensor, type)) or len(path) >= DEPTH:
             return
         if isinstance(value, list) and _holds_objects(value):
@@ -120,18 +123,46 @@ def _holds_objects(value: list[Any]) -> bool:
     return len(value) <= 64 and any(hasattr(item, "__dict__") for item in value)
 
 
-def _content(value: Any) -> Any:
-    """What a small value holds, for comparison; None if only its identity counts."""
+def _see(value: Any) -> _Seen:
+    """A value with what it holds, for comparison, if it is small; None if only its identity counts."""
     if isinstance(value, _SCALARS):
-        return type(value), value
+        return _Seen(value, (type(value), value))
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
-    if isinstance(value, (list, tuple, dict, set, frozenset)):
-        if len(value) > SMALL_ITEMS or (isinstance(value, list) and _holds_objects(value)):
-            return id(value), len(value)
-        try:
-            data = pickle.dumps(value)
-        except Exception:  # cannot be sent either: identity has to do
-            return id(value), len(value)
-        return data if len(data) <= SMALL_BYTES else (id(value), len(value))
-    return None
+        return _Seen(value, _tensor_content(value))
+    if not isinstance(value, (list, tuple, dict, set, frozenset)):
+        return _Seen(value, None)
+    if len(value) <= SMALL_ITEMS and not (isinstance(value, list) and _holds_objects(value)):
+        pickled = _pickled(value)
+        if pickled is not None:
+            return _Seen(value, *pickled)
+    return _Seen(value, (id(value), len(value)))
+
+
+def _pickled(value: Any) -> tuple[bytes, tuple[torch.Tensor, ...]] | None:
+    """What a container holds, and the tensors in it; None: that is not small, or cannot be sent either."""
+    file = io.BytesIO()
+    pickler = _ContentPickler(file, pickle.HIGHEST_PROTOCOL)
+    try:
+        pickler.dump(value)
+    except Exception:
+        return None
+    return (file.getvalue(), tuple(pickler.tensors)) if file.tell() <= SMALL_BYTES else None
+
+
+class _ContentPickler(pickle.Pickler):
+    """Pickles for comparison only. Of tensors it writes which they are and how often they were changed: their numbers
+    would take fifty times as long, at the start of every epoch."""
+
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.tensors: list[torch.Tensor] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not torch.Tensor:
+            return NotImplemented
+        self.tensors.append(obj)
+        return tuple, (_tensor_content(obj),)
+
+
+def _tensor_content(tensor: torch.Tensor) -> tuple[int, int]:
+    return id(tensor), 0 if tensor.is_inference() else tensor._version

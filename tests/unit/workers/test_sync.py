@@ -186,6 +186,28 @@ def test_what_cannot_be_pickled_is_told_once_and_the_rest_is_sent() -> None:
     assert caught == []
 
 
+def test_tensors_in_small_containers_are_told_apart_by_identity_and_changes() -> None:
+    """One that takes the place, and the memory, of another is another."""
+    pool = Pool(Data(table={n: torch.full((2,), float(n)) for n in range(3)}))
+    assert not pool.send()
+    pool.dataset.table[1].add_(1)
+    assert pool.send()
+    pool.dataset.table[2] = torch.tensor([7.0, 7.0])
+    assert pool.send()
+    assert not pool.send()
+    assert [tensor.tolist() for tensor in pool.copy.table.values()] == [[0, 0], [2, 2], [7, 7]]
+
+
+def test_inference_tensors_which_count_no_changes_are_told_apart_by_identity() -> None:
+    with torch.inference_mode():
+        first, second = torch.zeros(2), torch.ones(2)
+    pool = Pool(Data(alone=first, listed=[first]))
+    assert not pool.send()
+    pool.dataset.alone, pool.dataset.listed = second, [second]
+    assert pool.send()
+    assert (pool.copy.alone.tolist(), pool.copy.listed[0].tolist()) == ([1, 1], [1, 1])
+
+
 def test_large_containers_are_told_apart_by_identity_and_length_only() -> None:
     pool = Pool(Data(big=list(range(SMALL_ITEMS + 1))))
     pool.dataset.big[0] = -1
