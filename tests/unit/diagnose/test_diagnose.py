@@ -231,7 +231,7 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
     """Unless `allow` names them; and nothing changes where optimising is switched off."""
     tried: list[dict[str, Any]] = []
 
-    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -252,7 +252,7 @@ def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatc
     """Threads where a stage is random, and workers that are kept; what else was proposed is tried."""
     tried: list[dict[str, Any]] = []
 
-    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -301,6 +301,43 @@ def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
     with make(True) as chosen:
         assert chosen.dataset.transforms[0].seconds == 0.001
     assert make(train=False).dataset.transforms[0].seconds == 0.03
+
+
+def test_decorated_function_may_return_a_dataset_and_arguments(
+    decisions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the arguments are what is changed; anything else is refused in words."""
+    monkeypatch.setattr("minato.diagnose.optimising._decide", lambda *_: ({"num_workers": 1}, 3.0))
+    dataset = minato.StagedDataset(float, [], 8)
+
+    @minato.optimize
+    def make() -> Any:
+        return dataset, {"batch_size": 4}
+
+    assert make() == (dataset, {"batch_size": 4, "num_workers": 1})
+
+    @minato.optimize
+    def make_nothing() -> Any:
+        return None
+
+    with pytest.raises(TypeError, match=r"make_nothing should return a DataLoader.*got None"):
+        make_nothing()
+
+
+def test_no_setting_is_tried_after_the_time(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what there is, and what was proposed."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
+        tried.append(changes)
+        time.sleep(0.3)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    minato.optimize(make_loader(), max_seconds=0.2).close()
+    assert len(tried) == 2
+    assert tried[0] == {}
+    assert tried[1]["num_workers"] > 0
 
 
 def test_limits_of_a_loader() -> None:
