@@ -352,7 +352,9 @@ def _may_change(code: CodeType) -> bool:
     return any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in dis.get_instructions(code))
 
 
-_NEVER_RUN = frozenset({"__repr__", "__str__", "__doc__", "__dict__", "__weakref__", "__reduce__", "__reduce_ex__"})
+_NEVER_RUN = frozenset(
+    {"__repr__", "__str__", "__doc__", "__dict__", "__weakref__", "__reduce__", "__reduce_ex__", "__hash__"}
+)
 _CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__getstate__"})
 _DESCRIBED = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
 

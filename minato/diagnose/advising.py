@@ -18,7 +18,7 @@ from .._pipeline.planning import CachePoint
 from .._workers.copies import _weigh_if_large
 from .._workers.walk import search
 from .bound import CONSUMER, CPU, PLACES, Bound
-from .measuring import Seen
+from .measuring import ONE_AT_A_TIME, Seen
 from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, reached, undisturbed
 from .records import Measurement
 
@@ -42,6 +42,13 @@ class Advice:
     """Arguments of the loader to change; empty: it is to be changed elsewhere."""
     is_urgent: bool = False
     """It makes all else slow, by how much is not predicted."""
+
+    @property
+    def in_full(self) -> str:
+        """In words, with the arguments that it takes."""
+        given = [f"{name}={value!r}" for name, value in self.changes.items()]
+        changes = ", ".join(change for change in given if change not in self.what)
+        return f"{self.what} ({changes})" if changes else self.what
 
 
 def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
@@ -75,11 +82,16 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
                 f"epoch on",
                 rate,
                 sure,
-                {"cache": f"after:{point.stages[-1]}"},
+                {"cache": f"after:{point.stages[-1]}", **({} if _is_sequential(loader) else ONE_AT_A_TIME)},
             )
         else:
             point = None
-    yield from _workers(seen, point, rate, sure)
+    has_cache = point is not None or getattr(loader, "cache", None) is not None
+    yield from _workers(seen, point, rate, sure, may_use_threads=not has_cache)
+
+
+def _is_sequential(loader: Any) -> bool:
+    return getattr(loader, "fetcher", "sequential") == "sequential"
 
 
 def _megabytes(nbytes: float) -> str:
@@ -110,11 +122,21 @@ def _reachable(measurement: Measurement, limit: float, point: CachePoint | None)
     return min(rate, 1 / measurement.step_s) if measurement.step_s else rate
 
 
-def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
+def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str, may_use_threads: bool) -> Iterator[Advice]:
     measurement = seen.measurement
     setting, best = _best_setting(seen, point)
     workers, cores = measurement.workers, max(1, math.ceil(measurement.cores))
-    if setting.workers > 2 * cores and _has_threads() and measurement.concurrency == 1:
+    if may_use_threads and measurement.concurrency > 1 and workers > 0:
+        if setting.workers > workers * measurement.concurrency and best > WORTH_SAYING * rate:
+            fetches = math.ceil(setting.workers / workers)
+            yield Advice(
+                f"fetch {fetches} samples at once in each worker instead of {measurement.concurrency}",
+                "samples wait most of their time for something that is not the CPU, and more of them can wait at once",
+                best,
+                sure,
+                {"num_fetch_workers": fetches},
+            )
+    elif setting.workers > 2 * cores and may_use_threads and _has_threads() and measurement.concurrency == 1:
         fetches = math.ceil(setting.workers / cores)
         if best > WORTH_SAYING * rate:
             yield Advice(

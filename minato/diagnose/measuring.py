@@ -32,6 +32,8 @@ LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that 
 LEAST_TRIAL_S = 1.0  # of a loader with a cache; a third of it is for filling
 CHEAP_S = 200e-6  # seconds per sample, below which workers may not be worth their handing over
 _MOST_INDICES = 20_000
+ONE_AT_A_TIME = {"fetcher": "sequential"}
+"""What a cache needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _cached_run(
     loader: Any, indices: Sequence[int], probed: Probe, seconds: float, point: CachePoint, seen: Look
 ) -> CachedRun:
     workers = max(1, math.ceil(allowed_cores().cores))
-    changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers}
+    changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers, **ONE_AT_A_TIME}
     rate = _own_rate(loader, indices, probed, max(LEAST_TRIAL_S, seconds), None, point, seen, **changes)
     return CachedRun(point.stages, workers, rate.batches_s, rate.workers_cpu_s, rate.main_cpu_s)
 

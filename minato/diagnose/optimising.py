@@ -226,6 +226,8 @@ def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[
     if "fetcher" in proposed and "fetcher" not in free:  # as many processes instead
         proposed["num_workers"] *= proposed["num_fetch_workers"]
     proposed = {name: value for name, value in proposed.items() if name in free}
+    if proposed.get("fetcher", getattr(loader, "fetcher", "sequential")) != "sequential":
+        proposed.pop("cache", None)  # it has to be made one sample at a time, and the user wants several
     candidates = [one for one in _candidates(loader, proposed) if set(one) <= free]
     indices = choose_indices(loader.dataset, _enough(loader, seen.measurement.rate or 1.0, seconds / 8))
     epoch = 1 << 30 if loader.persistent_workers else max(1, len(loader))

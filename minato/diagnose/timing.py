@@ -50,9 +50,11 @@ class SampleTimer:
         """What to fetch a run of samples from: the dataset, or a view of it that times one of them. `least`: samples
         from one that is timed to the next, whatever that takes."""
         self._since += samples
-        if self._since < self._every or self._since < least or fetches_batches(dataset):
+        if self._since < self._every or self._since < least:
             return dataset
         self._since = 0
+        if fetches_batches(dataset):
+            return _TimedBatch(dataset, self)
         skip = self._looks % samples if samples else 0  # the first of a run follows other work than the others do
         kind = _TimedSubsetRun if getattr(dataset, "__getitems__", None) else _TimedRun
         return kind(dataset, self, skip)
@@ -109,6 +111,13 @@ class SampleTimer:
             self._counters.add(label, (1, used.cpu_ns, used.wall_ns, squared, nbytes, used.bytes_read))
             work_ns += used.wall_ns
         return work_ns
+
+    def count_batch(self, before: Mark, after: Mark, samples: list[Any], cost_ns: int) -> None:
+        """The same of samples that were fetched together: each took its share. `cost_ns`: of timing it, until now."""
+        used, count = self.meter.between(before, after), max(1, len(samples))
+        squared = count * (used.wall_ns // count // 1000) ** 2
+        self._counters.add(LOAD, (count, used.cpu_ns, used.wall_ns, squared, bytes_of(samples), used.bytes_read))
+        self.told(count * (cost_ns + _now() - after.seen_ns + self.meter.own.wall_ns), used.wall_ns)
 
     def count_awaited(self, cpu_ns: int, wall_ns: int, sample: Any) -> None:
         """The same of a sample that was awaited."""
@@ -216,6 +225,24 @@ class _TimedSubsetRun(_TimedRun):
         return [self[index] for index in indices]
 
 
+class _TimedBatch:
+    """A dataset that fetches several samples at once by a way of its own: all of them are timed, as one stage."""
+
+    def __init__(self, dataset: Any, timer: SampleTimer) -> None:
+        self._dataset = dataset
+        self._timer = timer
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, indices: list[Any]) -> list[Any]:
+        meter = self._timer.meter
+        began, before = _now(), meter.mark()
+        samples: list[Any] = self._dataset.__getitems__(indices)
+        self._timer.count_batch(before, meter.mark(), samples, before.seen_ns - began)
+        return samples
+
+
 class TimedDataset:
     """A dataset of a loader without workers, some of whose samples are timed."""
 
@@ -237,8 +264,8 @@ class TimedDataset:
         return type(self)(copy.deepcopy(self._dataset, memo), self._timer)
 
 
-class TimedSubset(TimedDataset):
-    """The same for a `Subset`."""
+class TimedTogether(TimedDataset):
+    """The same for one that is asked for several samples at once."""
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         samples: list[Any] = self._timer.choose(self._dataset, len(indices)).__getitems__(indices)

@@ -21,7 +21,7 @@ from torch.utils.data import default_collate, default_convert
 from .._engine.cores import allowed_cores
 from .._engine.start import start_method
 from .._pipeline.aside import run_aside
-from .._pipeline.looking import choose_indices, fetches_batches, look
+from .._pipeline.looking import choose_indices, look
 from .._pipeline.room import available_bytes
 from .advising import advise
 from .counting import Counters
@@ -29,7 +29,7 @@ from .measuring import Seen, concurrency_of, judged
 from .rebuilding import typical_batch
 from .records import COLLATE, LOAD, TRANSFORM, Measurement, StageMeasurement
 from .report import Diagnosis, conclude
-from .timing import SampleTimer, TimedCollate, TimedDataset, TimedSubset
+from .timing import SampleTimer, TimedCollate, TimedDataset, TimedTogether
 
 
 class _Layer:
@@ -51,9 +51,7 @@ class _Layer:
     def wrap_here(self, dataset: Any) -> Any:
         """What a loader without workers fetches from."""
         source = self.wrap(dataset)
-        if fetches_batches(dataset):  # nothing to tell apart
-            return source
-        kind = TimedSubset if getattr(source, "__getitems__", None) else TimedDataset
+        kind = TimedTogether if getattr(source, "__getitems__", None) else TimedDataset
         return kind(source, self.watch)
 
 
@@ -140,7 +138,7 @@ class Watch:
         if not stages:
             raise RuntimeError(
                 "no sample was timed: the loader's workers were started before it was watched (persistent_workers), or "
-                "its dataset fetches whole batches"
+                "made too few samples"
             )
         if collated is not None and collated["completions"]:
             stages.append(self._collation(collated, stages[0].completions))

@@ -77,6 +77,25 @@ def test_a_subset_is_watched(workers: int) -> None:
     assert watched.measurement().stages[0].completions > 0
 
 
+class Together(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        time.sleep(0.004)
+        return [torch.tensor([float(index), 0.0]) for index in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("is_subset", [False, True])
+def test_samples_that_are_fetched_together_take_their_share_each(workers: int, is_subset: bool) -> None:
+    dataset: Any = Subset(Together(), range(48)) if is_subset else Together()
+    loader = minato.DataLoader(dataset, batch_size=4, num_workers=workers)
+    with loader, minato.diagnose.watch(loader) as watched:
+        assert sorted(int(index) for batch in loader for index in batch[:, 0]) == list(range(48))
+    (stage,) = watched.measurement().stages
+    assert stage.name == "load"
+    assert stage.completions % 4 == 0
+    assert stage.wall_s / stage.completions >= 0.0009
+
+
 class LateSampler(Sampler[int]):
     """Takes its time to begin."""
 
