@@ -96,7 +96,8 @@ class Watch:
         busy = made_s / stages[0].completions * typical_batch(self._loader)
         steps = after.steps - self._before.steps
         if self._loader.num_workers:
-            step: float | None = (after.step_seconds - self._before.step_seconds) / steps if steps else None
+            between = after.step_seconds - self._before.step_seconds
+            step = between / steps if steps else (elapsed - waited) / batches  # with device=, steps are not seen
         else:
             step = max(0.0, elapsed / batches - busy)
         return Measurement(
