@@ -149,14 +149,10 @@ class Engine:
             self._board.send_update(changes)
         return changes is None
 
-    @property
-    def following(self) -> int:
-        """Number of the next epoch, if it is not the one that is under way ahead."""
-        return self._epochs.following
-
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
-        return Track(self._current, self._base_seed, self._epochs.number, lock=self._in_use)
+        epochs = self._epochs
+        return Track(self._current, self._base_seed, epochs.number, lock=self._in_use, following=epochs.following)
 
     @property
     def _current(self) -> Feed:

@@ -187,7 +187,7 @@ class WorkerIterator(LoaderIterator):
     @property
     def following(self) -> int:
         """Number of the next epoch, if it is not the one that is under way ahead."""
-        return self._engine.following
+        return self._engine.track().following
 
     @property
     def worker_pids(self) -> dict[int, int]:
