@@ -51,16 +51,17 @@ class Advice:
         return f"{self.what} ({changes})" if changes else self.what
 
 
-def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
-    """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses."""
+def advise(loader: Any, seen: Seen, may_cache: bool = True) -> tuple[Advice, ...]:
+    """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses.
+    `may_cache`: whether a cache may be among them."""
     alone = replace(seen, measurement=undisturbed(seen.measurement))
-    return (*_about_rate(loader, alone, _confidence(seen)), *_mistakes(loader, seen))
+    return (*_about_rate(loader, alone, _confidence(seen), may_cache), *_mistakes(loader, seen))
 
 
 # ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
 
 
-def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
+def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool) -> Iterator[Advice]:
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     # Without workers even a slow loop gains by some: samples are made while it works.
@@ -69,7 +70,7 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
         return
     rate = now.rate
     point = None
-    if getattr(loader, "cache", None) is None:
+    if may_cache and getattr(loader, "cache", None) is None:
         point = cache_choice(measurement, seen.look, int(MEMORY_SHARE * (measurement.memory_bytes or 0)))
         cached = None if point is None else _best_setting(seen, point)
         if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:

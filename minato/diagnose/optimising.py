@@ -217,17 +217,15 @@ def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[
     """The best of some settings, by trying them, as many as there is time for; the one that was proposed first."""
     deadline = time.monotonic() + seconds
     seen = measure(loader, seconds / 2)
-    proposed: dict[str, Any] = {}
-    for advice in advise(loader, seen):
-        proposed |= advice.changes
-    if os.environ.get("MINATO_NO_CACHE", "0") == "1":
-        proposed.pop("cache", None)
     free = {name for name in TUNED if _is_free(loader, name, allowed, seen)}
+    one_at_a_time = getattr(loader, "fetcher", "sequential") == "sequential" or "fetcher" in free
+    may_cache = "cache" in free and one_at_a_time and os.environ.get("MINATO_NO_CACHE", "0") != "1"
+    proposed: dict[str, Any] = {}
+    for advice in advise(loader, seen, may_cache):
+        proposed |= advice.changes
     if "fetcher" in proposed and "fetcher" not in free:  # as many processes instead
         proposed["num_workers"] *= proposed["num_fetch_workers"]
     proposed = {name: value for name, value in proposed.items() if name in free}
-    if proposed.get("fetcher", getattr(loader, "fetcher", "sequential")) != "sequential":
-        proposed.pop("cache", None)  # it has to be made one sample at a time, and the user wants several
     candidates = [one for one in _candidates(loader, proposed) if set(one) <= free]
     indices = choose_indices(loader.dataset, _enough(loader, seen.measurement.rate or 1.0, seconds / 8))
     epoch = 1 << 30 if loader.persistent_workers else max(1, len(loader))

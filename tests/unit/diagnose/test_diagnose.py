@@ -267,9 +267,25 @@ def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatc
     assert not [one for one in tried if one.keys() & {"fetcher", "num_fetch_workers", "persistent_workers"}]
     tried.clear()
     allow = ["fetcher", "num_fetch_workers", "persistent_workers"]
+    monkeypatch.setattr("minato.diagnose.optimising.advise", lambda *_: (Advice("", "", 2.0, "high", threads),))
     minato.optimize(minato.DataLoader(Augmented(), batch_size=8), allow=allow, max_seconds=1.0).close()
     assert threads in tried
-    assert not [one for one in tried if "cache" in one]  # which threads cannot have
+
+
+def test_where_no_cache_is_wanted_something_else_is_proposed(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not nothing, because a cache would have been enough."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
+        tried.append(changes)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    monkeypatch.setenv("MINATO_NO_CACHE", "1")
+    dataset = minato.StagedDataset(minato.deterministic(slow_and_marked), [Jitter()], 64)
+    minato.optimize(minato.DataLoader(dataset, batch_size=8), max_seconds=SECONDS).close()
+    assert not [changes for changes in tried if "cache" in changes]
+    assert [changes for changes in tried if changes.get("num_workers", 0) > 1]
 
 
 def slow_and_marked(index: int) -> torch.Tensor:
