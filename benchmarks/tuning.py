@@ -38,7 +38,7 @@ from minato.diagnose.rates import measure_rate
 from minato.diagnose.timing import SampleTimer
 
 BOUND_ROUNDS = 7
-COST_TURNS = 250
+COST_TURNS = 100
 CORES = len(os.sched_getaffinity(0))
 
 

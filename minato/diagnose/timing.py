@@ -27,6 +27,7 @@ from .records import COLLATE
 SHARE = 0.002  # of the time that timing may take, by its own account: what it evicts from the CPU's caches is not in it
 MOST_BETWEEN = 10_000  # samples from one that is timed to the next
 _FIRST = 4  # samples between the first looks, until it is known what one takes
+_UNUSUAL = 2  # looks that take longer than others: stages are given their places, code is run for the first time
 _ELSEWHERE_NS = 50_000  # from one stage to the next; after more than that, others were at work in between
 _now = time.perf_counter_ns
 
@@ -112,35 +113,40 @@ class SampleTimer:
             work_ns += used.wall_ns
         return work_ns
 
-    def count_batch(self, before: Mark, after: Mark, samples: list[Any], cost_ns: int) -> None:
-        """The same of samples that were fetched together: each took its share. `cost_ns`: of timing it, until now."""
+    def count_batch(self, before: Mark, after: Mark, samples: list[Any]) -> None:
+        """The same of samples that were fetched together: each took its share."""
         used, count = self.meter.between(before, after), max(1, len(samples))
         squared = count * (used.wall_ns // count // 1000) ** 2
         self._counters.add(LOAD, (count, used.cpu_ns, used.wall_ns, squared, bytes_of(samples), used.bytes_read))
-        self.told(count * (cost_ns + _now() - after.seen_ns + self.meter.own.wall_ns), used.wall_ns)
+        cost_ns = time.thread_time_ns() - after.cpu_ns + 2 * self.meter.own.cpu_ns
+        self.told(cost_ns, used.wall_ns // count)
 
     def count_awaited(self, cpu_ns: int, wall_ns: int, sample: Any) -> None:
         """The same of a sample that was awaited."""
-        began = _now()
+        began = time.thread_time_ns()
         self._counters.add(LOAD, (1, cpu_ns, wall_ns, (wall_ns // 1000) ** 2, bytes_of(sample), 0))
-        self.told(4 * (_now() - began), cpu_ns)  # with the looks at the clock
+        self.told(4 * (time.thread_time_ns() - began), cpu_ns)  # with the looks at the clock
 
     def told(self, cost_ns: int, work_ns: int) -> None:
         """Timing a sample has taken so long, and the sample itself so long."""
-        weight = 1 / min(8, self._looks + 1)
-        if self._looks >= _FIRST:
+        seen = self._looks - _UNUSUAL
+        if seen < 0:
+            self._looks, self._every = self._looks + 1, _FIRST
+            return
+        weight = 1 / min(8, seen + 1)
+        if seen > 0:
             cost_ns = min(cost_ns, int(4 * self._cost_ns))  # a look may be held up, by anything
         self._cost_ns += weight * (cost_ns - self._cost_ns)
         self._work_ns += weight * (max(1000, work_ns) - self._work_ns)
         self._looks += 1
         every = min(MOST_BETWEEN, math.ceil(self._cost_ns / (SHARE * self._work_ns)))
-        self._every = min(every, _FIRST) if self._looks < _FIRST else max(1, every)
+        self._every = max(1, every)
 
 
 class TimedSampleRun(SampleRun):
     """A sample on its way whose stages are timed, wherever they are done."""
 
-    __slots__ = ("_cost_ns", "_marks", "_names", "_sizes", "_timer")
+    __slots__ = ("_marks", "_names", "_sizes", "_timer", "_was_aside")
 
     def __init__(self, steps: Steps, timer: SampleTimer) -> None:
         super().__init__(steps)
@@ -148,26 +154,30 @@ class TimedSampleRun(SampleRun):
         self._names: list[str] = []
         self._marks: list[tuple[Mark, Mark]] = []
         self._sizes: list[int] = []
-        self._cost_ns = 0
+        self._was_aside = False
 
     def advance(self) -> bool:
-        began = _now()
         meter = self._timer.meter
         self._names.append(self.stage)
         # The look after a stage serves as the one before the next, unless the sample was put aside in between.
-        last = self._marks[-1][1] if self._marks else None
-        before = last if last is not None and began - last.seen_ns < _ELSEWHERE_NS else meter.mark()
-        ready = _now()
+        before = self._marks[-1][1] if self._marks else None
+        if before is None or _now() - before.seen_ns > _ELSEWHERE_NS:
+            self._was_aside = before is not None
+            before = meter.mark()
         done = super().advance()
-        after = meter.mark()
-        self._marks.append((before, after))
+        self._marks.append((before, meter.mark()))
         self._sizes.append(bytes_of(self.result if done else self.call[1:] if self.call else None))
         if done:
-            work_ns = self._timer.count(self._names, self._marks, self._sizes)
-        self._cost_ns += _now() - after.seen_ns + ready - began + meter.own.wall_ns
-        if done:
-            self._timer.told(self._cost_ns, work_ns)
+            self._finish(meter)
         return done
+
+    def _finish(self, meter: UsageMeter) -> None:
+        work_ns = self._timer.count(self._names, self._marks, self._sizes)
+        if self._was_aside:  # what others used meanwhile cannot be told from what timing took
+            return
+        stages_ns = sum(after.cpu_ns - before.cpu_ns for before, after in self._marks)
+        looks_ns = (len(self._marks) + 1) * meter.own.cpu_ns
+        self._timer.told(time.thread_time_ns() - self._marks[0][0].cpu_ns - stages_ns + looks_ns, work_ns)
 
 
 class _TimedAwait:
@@ -237,9 +247,9 @@ class _TimedBatch:
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         meter = self._timer.meter
-        began, before = _now(), meter.mark()
+        before = meter.mark()
         samples: list[Any] = self._dataset.__getitems__(indices)
-        self._timer.count_batch(before, meter.mark(), samples, before.seen_ns - began)
+        self._timer.count_batch(before, meter.mark(), samples)
         return samples
 
 
