@@ -375,7 +375,7 @@ class Slices:
     def __init__(self, seconds: float, batches: int) -> None:
         self._batches, self._flag = batches, mmap.mmap(-1, 1)
         self.layer = ToggledLayer(self._flag)
-        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], 1 << 30)
+        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], 2_000_000)
         self._loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
         self._loader._watcher = lambda _: self.layer
         self._iterator: Any = iter(self._loader)
@@ -385,21 +385,23 @@ class Slices:
     def take(self, watched: bool) -> float:
         """Seconds of CPU of all processes for a slice."""
         self._flag[0] = watched
-        used = self._cpu_s()
+        mine, theirs = time.process_time(), self._workers_s()
         for _ in range(self._batches):
             next(self._iterator)
-        self._settle()
-        return self._cpu_s() - used
+        mine = time.process_time() - mine
+        return mine + self._settled_s() - theirs
 
-    def _settle(self) -> None:
-        before, now = -1.0, self._cpu_s()
-        while now - before > 2e-4:
+    def _settled_s(self) -> float:
+        """CPU seconds of the workers once they have nothing to do."""
+        before, now = -1.0, self._workers_s()
+        while now > before:
             time.sleep(0.01)
-            before, now = now, self._cpu_s()
+            before, now = now, self._workers_s()
+        return now
 
-    def _cpu_s(self) -> float:
+    def _workers_s(self) -> float:
         files = (Path(f"/proc/{pid}/schedstat") for pid in self._iterator.worker_pids.values())
-        return time.process_time() + sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
+        return sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
 
     def close(self) -> None:
         self._loader.close()
