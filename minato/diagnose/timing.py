@@ -24,7 +24,7 @@ from .clocks import Mark, UsageMeter
 from .counting import Counters
 from .records import COLLATE
 
-SHARE = 0.002  # of the time that timing may take, by its own account: what it evicts from the CPU's caches is not in it
+SHARE = 0.001  # of the time that timing may take, by its own account: a third of what it takes with what it evicts
 MOST_BETWEEN = 10_000  # samples from one that is timed to the next
 _FIRST = 4  # samples between the first looks, until it is known what one takes
 _UNUSUAL = 2  # looks that take longer than others: stages are given their places, code is run for the first time
@@ -44,16 +44,17 @@ class SampleTimer:
         self._since = 0
         self._looks = 0
         self._cost_ns = self._work_ns = 0.0
+        self._looked_ns = 0
+        self._each_ns = math.inf
+        """Time for each sample from the look before the last to the last one: one that is timed takes longer itself."""
 
     # ---- which ------------------------------------------------------------------------------------------------------
 
     def choose(self, dataset: Any, samples: int, least: int = 1) -> Any:
         """What to fetch a run of samples from: the dataset, or a view of it that times one of them. `least`: samples
         from one that is timed to the next, whatever that takes."""
-        self._since += samples
-        if self._since < self._every or self._since < least:
+        if not self._is_due(samples, least):
             return dataset
-        self._since = 0
         if fetches_batches(dataset):
             return _TimedBatch(dataset, self)
         skip = self._looks % samples if samples else 0  # the first of a run follows other work than the others do
@@ -62,19 +63,23 @@ class SampleTimer:
 
     def sample_run(self, untimed: Callable[[Steps], SampleRun], least: int, steps: Steps) -> SampleRun:
         """What sees a sample through its stages, if it is made in stages anyway."""
-        self._since += 1
-        if self._since < self._every or self._since < least:
-            return untimed(steps)
-        self._since = 0
-        return self._run(steps)
+        return self._run(steps) if self._is_due(1, least) else untimed(steps)
 
     def getter(self, getter: AsyncGetter, samples: int) -> AsyncGetter:
         """What to await a run of samples from."""
-        self._since += samples
-        if self._since < self._every:
+        if not self._is_due(samples):
             return getter
-        self._since = 0
         return lambda key: _TimedAwait(getter(key), self)
+
+    def _is_due(self, samples: int, least: int = 1) -> bool:
+        """Whether one of the next samples is to be timed."""
+        self._since += samples
+        if self._since < self._every or self._since < least:
+            return False
+        before, self._looked_ns = self._looked_ns, _now()
+        self._each_ns = (self._looked_ns - before) / self._since if before else math.inf
+        self._since = 0
+        return True
 
     # ---- how --------------------------------------------------------------------------------------------------------
 
@@ -137,7 +142,7 @@ class SampleTimer:
         if seen > 0:
             cost_ns = min(cost_ns, int(4 * self._cost_ns))  # a look may be held up, by anything
         self._cost_ns += weight * (cost_ns - self._cost_ns)
-        self._work_ns += weight * (max(1000, work_ns) - self._work_ns)
+        self._work_ns += weight * (max(1000.0, min(work_ns, self._each_ns)) - self._work_ns)
         self._looks += 1
         every = min(MOST_BETWEEN, math.ceil(self._cost_ns / (SHARE * self._work_ns)))
         self._every = max(1, every)

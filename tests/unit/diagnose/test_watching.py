@@ -137,12 +137,12 @@ def staged(length: int = 1000) -> minato.StagedDataset:
 
 
 def test_most_runs_are_fetched_from_the_dataset_itself() -> None:
-    """Once it is known what timing a sample takes: here 100 µs, of samples of 1 ms."""
+    """Once it is known what timing a sample takes: here 50 µs, of samples of 1 ms."""
     counters, dataset = Counters(), staged()
     timer = SampleTimer(counters)
     timer.told(50_000_000, 1_000_000)  # the first one takes long, and says nothing
     for _ in range(8):
-        timer.told(100_000, 1_000_000)
+        timer.told(50_000, 1_000_000)
     views = [timer.choose(dataset, 10) for _ in range(10)]
     assert [view is dataset for view in views] == [*[True] * 4, False] * 2
     assert [views[4][index] for index in range(10)] == [str(float(index)) for index in range(10)]
