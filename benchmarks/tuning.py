@@ -6,7 +6,7 @@
     sizes     the size of 10,000 files after decoding, from 1 % of them
     naive     a loader without workers, optimised: rate against before, and against the best of an exhaustive sweep
     content   the same batches before and after
-    cost      a loader while it is watched, against one that is not, in turn
+    cost      a loader while it is watched, against while it is not, in turn
 
 Each prints what it found beside its target, and the exit code is 1 if one was missed.
 """
@@ -14,9 +14,9 @@ Each prints what it found beside its target, and the exit code is 1 if one was m
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import itertools
+import mmap
 import multiprocessing
 import os
 import statistics
@@ -33,10 +33,12 @@ import torch
 
 import minato
 from minato._pipeline.looking import choose_indices, look
+from minato.diagnose.counting import Counters
 from minato.diagnose.rates import measure_rate
+from minato.diagnose.timing import SampleTimer
 
 BOUND_ROUNDS = 7
-COST_TURNS = 40
+COST_TURNS = 100
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -335,69 +337,103 @@ def content() -> Iterator[Row]:
     yield Row("content after optimising", f"{'the same' if same else 'different'} ({settings})", "the same", same)
 
 
+class ToggledTimer(SampleTimer):
+    """Times samples while a flag is up."""
+
+    def __init__(self, counters: Counters, flag: mmap.mmap) -> None:
+        super().__init__(counters)
+        self._flag = flag
+
+    def choose(self, dataset: Any, samples: int, least: int = 1) -> Any:
+        return super().choose(dataset, samples, least) if self._flag[0] else dataset
+
+    def sample_run(self, untimed: Any, least: int, steps: Any) -> Any:
+        return super().sample_run(untimed, least, steps) if self._flag[0] else untimed(steps)
+
+
+class ToggledLayer:
+    """What `minato.diagnose.watch` puts into workers, under the flag."""
+
+    def __init__(self, flag: mmap.mmap) -> None:
+        self._counters, self._flag = Counters(), flag
+
+    @property
+    def watch(self) -> ToggledTimer:
+        return ToggledTimer(self._counters, self._flag)
+
+    def wrap(self, dataset: Any) -> Any:
+        return dataset
+
+    @property
+    def timed(self) -> int:
+        return self._counters.totals().get("load", {}).get("completions", 0)
+
+
 class Slices:
     """A loader in the middle of an epoch, of which some batches at a time are taken, its workers idle in between."""
 
-    def __init__(self, seconds: float, batches: int, watched: bool) -> None:
-        self._batches = batches
-        count = (2 * COST_TURNS + 8) * batches * 16
-        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], count)
+    def __init__(self, seconds: float, batches: int) -> None:
+        self._batches, self._flag = batches, mmap.mmap(-1, 1)
+        self.layer = ToggledLayer(self._flag)
+        dataset = minato.StagedDataset(Load(Burn(0.0)), [First(Burn(seconds)), Second(Burn(seconds / 4))], 2_000_000)
         self._loader = minato.DataLoader(dataset, batch_size=16, num_workers=2)
-        self._watch = minato.diagnose.watch(self._loader) if watched else contextlib.nullcontext()
-        with self._watch:
-            self._iterator: Any = iter(self._loader)
-            next(self._iterator)
-        self._settle()
+        self._loader._watcher = lambda _: self.layer
+        self._iterator: Any = iter(self._loader)
+        for watched in (False, True, False, True):
+            self.take(watched)
 
-    def take(self) -> tuple[float, float]:
-        """Seconds of wall clock, and of CPU of all processes, for a slice."""
-        began, used = time.perf_counter(), self._cpu_s()
+    def take(self, watched: bool) -> float:
+        """Seconds of CPU of all processes for a slice."""
+        self._flag[0] = watched
+        mine, theirs = time.process_time(), self._workers_s()
         for _ in range(self._batches):
             next(self._iterator)
-        wall_s = time.perf_counter() - began
-        self._settle()
-        return wall_s, self._cpu_s() - used
+        mine = time.process_time() - mine
+        return mine + self._settled_s() - theirs
 
-    def _settle(self) -> None:
-        before, now = -1.0, self._cpu_s()
-        while now - before > 5e-4:
-            time.sleep(0.02)
-            before, now = now, self._cpu_s()
+    def _settled_s(self) -> float:
+        """CPU seconds of the workers once they have nothing to do."""
+        before, now = -1.0, self._workers_s()
+        while now > before:
+            time.sleep(0.01)
+            before, now = now, self._workers_s()
+        return now
 
-    def _cpu_s(self) -> float:
+    def _workers_s(self) -> float:
         files = (Path(f"/proc/{pid}/schedstat") for pid in self._iterator.worker_pids.values())
-        return time.process_time() + sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
+        return sum(int(file.read_text().split()[0]) * 1e-9 for file in files)
 
     def close(self) -> None:
         self._loader.close()
 
 
+def trimmed(ratios: list[float]) -> tuple[float, float]:
+    """The mean without the tenth at each end, and its standard error."""
+    kept = sorted(ratios)[len(ratios) // 10 : -(len(ratios) // 10)]
+    return statistics.mean(kept), statistics.stdev(kept) / len(kept) ** 0.5
+
+
 def cost() -> Iterator[Row]:
-    """Short slices in turn of one loader that is watched and of two that are not, forth and back. CPU time is what
-    counts: wall time hangs on what else the machine does. The two that are alike say how far noise goes."""
-    for seconds, batches in ((0.001, 12), (0.00005, 100)):
-        loaders = {name: Slices(seconds, batches, name == "watched") for name in ("plain", "watched", "alike")}
-        cpus: dict[str, list[float]] = {name: [] for name in loaders}
-        walls: dict[str, list[float]] = {name: [] for name in loaders}
+    """Many short slices of one loader, with samples timed and without, forth and back, in the same workers: what drifts
+    meanwhile, and what one process is luckier in than another, meets both alike. CPU time is what counts: wall time
+    hangs on what else the machine does. Slices that are alike say how far noise goes."""
+    for seconds, batches in ((0.001, 3), (0.00005, 50)):
+        slices = Slices(seconds, batches)
+        found: dict[str, list[float]] = {"watched": [], "alike": []}
         for _ in range(COST_TURNS):
-            wall, cpu = dict.fromkeys(loaders, 0.0), dict.fromkeys(loaders, 0.0)
-            for name in (*loaders, *reversed(loaders)):  # forth and back: what drifts meanwhile meets all alike
-                wall_s, cpu_s = loaders[name].take()
-                wall[name] += wall_s
-                cpu[name] += cpu_s
-            for name in loaders:
-                walls[name].append(wall[name] / wall["plain"])
-                cpus[name].append(cpu[name] / cpu["plain"])
-        for one in loaders.values():
-            one.close()
-        figures = {name: (statistics.median(cpus[name]), statistics.median(walls[name])) for name in loaders}
-        noise = statistics.stdev(cpus["alike"]) * 1.25 / COST_TURNS**0.5  # standard error of a median
+            used = {"plain": 0.0, "watched": 0.0, "alike": 0.0}
+            for name in (*used, *reversed(used)):
+                used[name] += slices.take(name == "watched")
+            for name, ratios in found.items():
+                ratios.append(used[name] / used["plain"])
+        timed = slices.layer.timed
+        slices.close()
+        (watched, error), (alike, _) = trimmed(found["watched"]), trimmed(found["alike"])
         yield Row(
             f"watched / not watched, {seconds * 1e3:g} ms samples",
-            f"CPU {figures['watched'][0]:.3f}, wall {figures['watched'][1]:.3f} (alike: CPU {figures['alike'][0]:.3f}, "
-            f"wall {figures['alike'][1]:.3f}; standard error {noise:.3f})",
+            f"CPU {watched:.3f} (alike: {alike:.3f}; standard error {error:.3f}; {COST_TURNS} turns, {timed} timed)",
             "CPU <= 1.03",
-            figures["watched"][0] <= 1.03,
+            watched <= 1.03,
         )
 
 

@@ -32,7 +32,7 @@ from ._engine.iterator import (
 from ._engine.memory import MemoryKeeper
 from ._engine.observing import make_profile
 from ._engine.progress import Track
-from ._engine.resume import Resumed, checked, resume, take_state
+from ._engine.resume import Resumed, checked, next_of, resume, take_state
 from ._engine.start import (
     check_fetcher,
     check_shippable,
@@ -234,6 +234,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         stale = self._cache is not None and self._cache.is_stale(self)
         if iterator is None or iterator.closed or stale or resumed is not None:
             if iterator is not None:  # workers begin anew: also the cluster, if there is one, is the next one's
+                if stale and not iterator.closed and resumed is None:
+                    resumed = next_of(iterator.track, iterator.following, self._index_sampler)
                 iterator.supersede()
             iterator = self._worker_iterator(resumed, workers)
             self.__dict__["_iterator"] = iterator

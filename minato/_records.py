@@ -190,6 +190,10 @@ class LoaderStats:
     """Times the consumer found no batch ready."""
     wait_seconds: float = 0.0
     """Seconds the consumer spent waiting for batches."""
+    steps: int = 0
+    """Times the consumer came for another batch of the same epoch; with workers only, as the next."""
+    step_seconds: float = 0.0
+    """Seconds it was at its own work before it came: neither waiting for batches, nor for workers to start."""
     window: int = 0
     """Batches the loader currently keeps in flight; below the plan's when the memory budget is near."""
     memory_budget: int = 0

@@ -69,12 +69,15 @@ class Beforehand:
 
     # ---- the consumer's side ----------------------------------------------------------------------------------------
 
-    def asked(self) -> None:
-        """The consumer asks for a batch."""
+    def asked(self) -> float | None:
+        """The consumer asks for a batch. Returns the seconds since it got the last one of this epoch."""
         self._asked_at = now = _clock()
         self._was_here = False
-        if self._arrived_at:
-            self._leisure.stepped(now - self._arrived_at)
+        if not self._arrived_at:
+            return None
+        step_s = now - self._arrived_at
+        self._leisure.stepped(step_s)
+        return step_s
 
     def take(self) -> Any | None:
         """The batch that is ready, or the error in its place; None: there is none."""

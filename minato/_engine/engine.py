@@ -151,7 +151,8 @@ class Engine:
 
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
-        return Track(self._current, self._base_seed, self._epochs.number, lock=self._in_use)
+        epochs = self._epochs
+        return Track(self._current, self._base_seed, epochs.number, lock=self._in_use, following=epochs.following)
 
     @property
     def _current(self) -> Feed:
@@ -161,7 +162,7 @@ class Engine:
 
     def next_batch(self) -> Any:
         """The next batch, or StopIteration, or the error that the batch carries."""
-        self._beforehand.asked()
+        self._totals.count_step(self._beforehand.asked())
         if self._epochs.is_behind or self._is_time_to_tend:
             self._catch_up()
         return hand_out(self._take_prepared() or self._take_here(), self._totals)

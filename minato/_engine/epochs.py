@@ -67,6 +67,11 @@ class Epochs:
         assert self._feed is not None
         return self._feed
 
+    @property
+    def following(self) -> int:
+        """Number of the next epoch, if it is not the one that is under way ahead."""
+        return (self.number if self.ahead is None else max(self.number, self.ahead.epoch)) + 1
+
     # ---- from epoch to epoch ----------------------------------------------------------------------------------------
 
     def begin(self, sampler: Epoch, seed: int | None) -> None:

@@ -185,6 +185,11 @@ class WorkerIterator(LoaderIterator):
         self._exhausted = was_exhausted
 
     @property
+    def following(self) -> int:
+        """Number of the next epoch, if it is not the one that is under way ahead."""
+        return self._engine.track().following
+
+    @property
     def worker_pids(self) -> dict[int, int]:
         """Process ids of running workers, by worker number."""
         return self._engine.worker_pids

@@ -160,6 +160,8 @@ class Track:
     """Whether the user was told that there are no more batches."""
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     """Held while a batch is delivered."""
+    following: int = 1
+    """Number of the next epoch, as it was when this was made, if it is not one that is under way ahead."""
 
     def progress(self) -> MapProgress | StreamProgress:
         with self.lock:

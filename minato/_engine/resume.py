@@ -49,6 +49,20 @@ class Resumed:
     """Delivered of the epoch by a stream."""
 
 
+def next_of(track: Track, number: int, sampler: Any) -> Resumed:
+    """The epoch after one of kept workers, for other workers: no seed is drawn for it, as there would be none."""
+    return Resumed(
+        begin=lambda: begin_course(sampler),
+        settle=lambda: None,
+        base_seed=track.base_seed,
+        number=number,
+        pipe_seed=None,
+        is_new=True,
+        workers=None,
+        batches=0,
+    )
+
+
 # ---- taking a state -----------------------------------------------------------------------------------------------
 
 

@@ -141,7 +141,8 @@ def start_inline(
             resumed.settle()  # replaying the stream has moved the generators
     else:
         assert not isinstance(opening.epoch, StreamProgress)
-        dataset = dataset if layer is None else layer.wrap(dataset)
+        if layer is not None:
+            dataset = getattr(layer, "wrap_here", layer.wrap)(dataset)
         if plan.worker.fetcher is not Fetcher.SEQUENTIAL:
             batches = make_ahead(plan, dataset, opening.epoch, opening.base_seed, totals, opening.number)
         elif plan.worker.mends:

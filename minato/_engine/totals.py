@@ -24,6 +24,8 @@ class Totals:
     batches_copied: int = 0
     waits: int = 0
     wait_seconds: float = 0.0
+    steps: int = 0
+    step_seconds: float = 0.0
     worker_restarts: int = 0
     epochs_started_ahead: int = 0
     samples_fast: int = 0
@@ -43,6 +45,12 @@ class Totals:
         self.bytes_delivered += nbytes
         self.batches_copied += is_copied
         self.batches_zero_copy += not is_copied
+
+    def count_step(self, seconds: float | None) -> None:
+        """The user asks for a batch, so long after the last one; None: it is the first."""
+        if seconds is not None:
+            self.steps += 1
+            self.step_seconds += seconds
 
     @property
     def samples_finished(self) -> int:

@@ -47,6 +47,8 @@ class LoaderCache:
         self._token: Any = None
         self._dataset: Any = None
         self._pid = os.getpid()
+        self.known: Look | None = None
+        """What was seen of this dataset just now, if somebody has looked: then nobody looks again."""
 
     def handle(self, loader: Any, context: BaseContext | None) -> CacheHandle | None:
         """For an iterator that begins now; None: nothing is cached. `context`: how workers are started; None: there are
@@ -92,8 +94,10 @@ class LoaderCache:
         if not indices:
             self._decision = NoCache("the dataset is empty")
             return
-        if context is None:
-            seen: Look = look(dataset, indices, LOOK_SECONDS)
+        if self.known is not None:
+            seen = self.known
+        elif context is None:
+            seen = look(dataset, indices, LOOK_SECONDS)
         else:
             seen = run_aside(context, LOOK_SECONDS, look, dataset, indices, LOOK_SECONDS)
         decision = choose(seen, self._argument, samples, limit)

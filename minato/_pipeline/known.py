@@ -37,7 +37,7 @@ ELUSIVE_NAMES = frozenset({
 })
 """A name through which anything may be reached, so that looking further tells nothing."""
 
-RANDOM_WORDS = ("/dev/urandom", "/dev/random", "/dev/hwrng")
+RANDOM_WORDS = ("/dev/urandom", "/dev/random", "/dev/hwrng", "/proc/")
 
 _STANDARD = frozenset(sys.stdlib_module_names)
 _SHADY_STANDARD = frozenset({

@@ -22,7 +22,7 @@ from torch.utils.data import ConcatDataset, Subset
 from .._queues import codec
 from .._staged import StagedDataset
 from .._workers.generators import all_generators, mix
-from .._workers.stages import ATTRIBUTES, Begin, find_stages
+from .._workers.stages import ATTRIBUTES, Begin, PartOfCompose, find_stages
 from .continuing import finish, suspend
 from .judging import Randomness, Verdict, is_same, judge, streams_kept
 from .sizes import SizeEstimate, better, bytes_of, estimate, estimate_by_ratio, file_sizes, files_of
@@ -236,8 +236,7 @@ def _judge_transform(calls: list[Any]) -> Any:
 
 def stage_behind(function: Any) -> Any:
     """The user's object, where a stage is a part of a Compose that is asked for it by number."""
-    compose = getattr(function, "_compose", None)
-    return function if compose is None else compose.transforms[function._number]
+    return function.behind if isinstance(function, PartOfCompose) else function
 
 
 # ---- sizes, and whether keeping works --------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ _STORES = {
     "STORE_GLOBAL": "sets global variables",
     "DELETE_ATTR": "deletes attributes",
 }
+_MAKE_SETS = frozenset({"BUILD_SET", "SET_ADD"})
+"""Not what `in {1, 2}` is: that is a constant."""
 _MISSING = object()
 
 
@@ -192,6 +194,9 @@ class _Reader:
         elif package == "albumentations":
             # `known` has judged it: it holds generators whether it draws from them or not.
             self._push(getattr(value, "transforms", None), where)
+            for (_, name), item in parts(value):
+                for function in _functions_in(item):  # the user's own, in a Lambda
+                    self._push(function, f"{where}.{name}")
         else:
             for base in kind.__mro__:
                 if not known.is_trusted(package_of(base)) and package_of(base) not in _CONVENTION:
@@ -284,6 +289,10 @@ class _Reader:
             act = _STORES.get(instruction.opname)
             if act is not None and code.co_name not in ("__init__", "__new__", "__post_init__", "__setstate__"):
                 self._unknown(f"{where} {act} ({instruction.argval!r}): it may keep state")
+            if instruction.opname in _MAKE_SETS or (
+                instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in ("set", "frozenset")
+            ):
+                self._unknown(f"{where} makes a set, whose order may be another one in another process")
             if instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
                 self._unknown(f"{where} sets {instruction.argval!r} of the function around it: it may keep state")
 
@@ -343,13 +352,23 @@ def _may_change(code: CodeType) -> bool:
     return any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in dis.get_instructions(code))
 
 
-_NEVER_RUN = frozenset({"__repr__", "__str__", "__doc__", "__dict__", "__weakref__", "__reduce__", "__reduce_ex__"})
+_NEVER_RUN = frozenset(
+    {"__repr__", "__str__", "__doc__", "__dict__", "__weakref__", "__reduce__", "__reduce_ex__", "__hash__"}
+)
 _CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__getstate__"})
 _DESCRIBED = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
 
 
 def _is_code(member: Any) -> bool:
     return isinstance(member, _DESCRIBED)
+
+
+def _functions_in(value: Any) -> Iterator[Any]:
+    """Functions of somebody's, in a container or alone."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+    for item in items:
+        if isinstance(item, (FunctionType, MethodType, functools.partial)):
+            yield item
 
 
 def _function_behind(member: Any) -> Any:

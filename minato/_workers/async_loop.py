@@ -121,6 +121,7 @@ class _Lane(MaybeTraced):
         self.worker = context.worker
         self.plan = context.plan
         self.trace = trace
+        self.watch = context.watch
         record = context.worker * context.control.lanes + number
         where = (context.control, context.arena, record, context.announce)
         self.board: LaneBoard = LaneBoard(*where) if trace is None else _TracedBoard(*trace.board_arguments, *where)
@@ -149,7 +150,7 @@ class _AsyncMapLoop(MapLoop):
 
     def __init__(self, context: _Lane, writer: BatchWriter, randomness: AsyncRandomness) -> None:
         super().__init__(context, writer)
-        self._trace = context.trace
+        self._trace, self._watch = context.trace, context.watch
         self._dataset = context.dataset
         self._under_seeds = randomness
         self.is_stopping = False
@@ -180,6 +181,8 @@ class _AsyncMapLoop(MapLoop):
         assert getter is not None, "checked when the loader was made"
         if self._trace is not None:
             getter = self._trace.getter(getter, len(run.keys))
+        if self._watch is not None:
+            getter = self._watch.getter(getter, len(run.keys))
         started, current = time.perf_counter(), self._costs.watch(run)
         waiting: Started | None = None
         if len(run.keys) > 1:  # they may be cheap, and not wait at all

@@ -24,6 +24,7 @@ from .._sample_random import SampleSource
 from .randomness import Fetch
 from .splitting import Steps
 from .stages import SampleRun
+from .watch import SampleWatch, choose_dataset, choose_run
 
 if TYPE_CHECKING:
     from .lane_tracing import LaneTrace
@@ -85,15 +86,17 @@ class MaybeTraced:
     dataset: Any
     trace: LaneTrace | None
     """None: nothing is traced."""
+    watch: SampleWatch | None
+    """None: nobody looks at samples."""
 
     @property
     def sample_run(self) -> Callable[[Steps], SampleRun]:
         """What sees a sample through its stages."""
-        return SampleRun if self.trace is None else self.trace.sample_run
+        return choose_run(self.trace, self.watch)
 
     def dataset_for(self, samples: int) -> Any:
-        """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
-        return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
+        """What to fetch a run of samples from: the dataset, or a view of it that is traced or watched."""
+        return choose_dataset(self.dataset, samples, self.trace, self.watch)
 
 
 class LaneBoard(TakingBoard):

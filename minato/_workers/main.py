@@ -38,6 +38,7 @@ from .stream_loop import StreamLoop
 from .sync import apply_patch
 from .threaded_loop import ThreadedLoop
 from .tracing import LineTrace, open_trace
+from .watch import SampleWatch, choose_dataset, choose_run
 from .writer import BatchWriter, ColumnsByPlace
 
 
@@ -103,6 +104,7 @@ class WorkerContext:
         self.board = make_board(self.control, self.arena, spec.worker * spec.lanes, self.announce)
         self.dataset: Any = None
         """What samples are fetched from."""
+        self.watch: SampleWatch | None = None
         self._original: Any = None
         """The user's dataset."""
         self.wake_fd = spec.wake.fd
@@ -128,11 +130,11 @@ class WorkerContext:
     @property
     def sample_run(self) -> Callable[[Steps], SampleRun]:
         """What sees a sample through its stages."""
-        return SampleRun if self.trace is None else self.trace.sample_run
+        return choose_run(self.trace, self.watch)
 
     def dataset_for(self, samples: int) -> Any:
-        """What to fetch a run of samples from: the dataset, or a view of it that is traced."""
-        return self.dataset if self.trace is None else self.trace.dataset(self.dataset, samples)
+        """What to fetch a run of samples from: the dataset, or a view of it that is traced or watched."""
+        return choose_dataset(self.dataset, samples, self.trace, self.watch)
 
     def wake_self(self) -> None:
         """Make the thread that is in `sleep` return."""
@@ -220,7 +222,7 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop |
     stack_in_private_memory()
     if program.worker_init_fn is not None:
         program.worker_init_fn(spec.worker)
-    context.dataset = program.source()
+    context.dataset, context.watch = program.source(), program.watch()
     return _loop(context, program)
 
 

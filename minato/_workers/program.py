@@ -19,6 +19,7 @@ import torch
 from .._errors import unpicklable_path
 from .._queues import codec, messages
 from .._queues.arena import Arena, Stretch
+from .watch import SampleWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,17 @@ class Program:
     collate_fn: Callable[[Any], Any]
     worker_init_fn: Callable[[int], Any] | None
     layer: Any = None
-    """What stands between the worker and the dataset: has `wrap(dataset)`, which gives what to fetch from. None:
-    nothing does."""
+    """What stands between the worker and the dataset: has `wrap(dataset)`, which gives what to fetch from, and may have
+    `watch`, a `SampleWatch`. None: nothing does."""
 
     def source(self) -> Any:
         """What to fetch from."""
         return self.dataset if self.layer is None else self.layer.wrap(self.dataset)
+
+    def watch(self) -> SampleWatch | None:
+        """Who looks at samples, if anybody does."""
+        found: SampleWatch | None = getattr(self.layer, "watch", None)
+        return found
 
 
 class _OnlyWithStart(Exception):

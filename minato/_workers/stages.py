@@ -298,12 +298,12 @@ def _has_start_and_end(function: Any) -> bool:
 def _one_at_a_time(transform: Any, sample: Any) -> Steps:
     number = 0
     while number < len(transform.transforms):
-        sample = yield _Part(transform, number), (sample,), {}
+        sample = yield PartOfCompose(transform, number), (sample,), {}
         number += 1
     return sample
 
 
-class _Part:
+class PartOfCompose:
     """One transform of a Compose that is asked for it by number."""
 
     def __init__(self, compose: Any, number: int) -> None:
@@ -311,15 +311,20 @@ class _Part:
         self._number = number
 
     @property
+    def behind(self) -> Any:
+        """The transform itself."""
+        return self._compose.transforms[self._number]
+
+    @property
     def stage_name(self) -> str:
-        return _name_of(self._compose.transforms[self._number])
+        return _name_of(self.behind)
 
     def __call__(self, sample: Any) -> Any:
         return self._compose(sample, start=self._number, end=self._number + 1)
 
 
 def _name_of(function: Any) -> str:
-    if isinstance(function, _Part):
+    if isinstance(function, PartOfCompose):
         return function.stage_name
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__

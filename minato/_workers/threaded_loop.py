@@ -159,6 +159,7 @@ class _Lane(MaybeTraced):
         self.plan = context.plan
         self.board = board
         self.trace = trace
+        self.watch = context.watch
         self.dataset = datasets.of(number)
         self.guard = guard
         self.called = threading.Event()

@@ -18,7 +18,7 @@ from .._pipeline.planning import CachePoint
 from .._workers.copies import _weigh_if_large
 from .._workers.walk import search
 from .bound import CONSUMER, CPU, PLACES, Bound
-from .measuring import Seen
+from .measuring import ONE_AT_A_TIME, Seen
 from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, reached, undisturbed
 from .records import Measurement
 
@@ -43,17 +43,25 @@ class Advice:
     is_urgent: bool = False
     """It makes all else slow, by how much is not predicted."""
 
+    @property
+    def in_full(self) -> str:
+        """In words, with the arguments that it takes."""
+        given = [f"{name}={value!r}" for name, value in self.changes.items()]
+        changes = ", ".join(change for change in given if change not in self.what)
+        return f"{self.what} ({changes})" if changes else self.what
 
-def advise(loader: Any, seen: Seen) -> tuple[Advice, ...]:
-    """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses."""
+
+def advise(loader: Any, seen: Seen, may_cache: bool = True) -> tuple[Advice, ...]:
+    """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses.
+    `may_cache`: whether a cache may be among them."""
     alone = replace(seen, measurement=undisturbed(seen.measurement))
-    return (*_about_rate(loader, alone, _confidence(seen)), *_mistakes(loader, seen))
+    return (*_about_rate(loader, alone, _confidence(seen), may_cache), *_mistakes(loader, seen))
 
 
 # ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
 
 
-def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
+def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool) -> Iterator[Advice]:
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     # Without workers even a slow loop gains by some: samples are made while it works.
@@ -62,7 +70,7 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
         return
     rate = now.rate
     point = None
-    if getattr(loader, "cache", None) is None:
+    if may_cache and getattr(loader, "cache", None) is None:
         point = cache_choice(measurement, seen.look, int(MEMORY_SHARE * (measurement.memory_bytes or 0)))
         cached = None if point is None else _best_setting(seen, point)
         if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:
@@ -75,11 +83,16 @@ def _about_rate(loader: Any, seen: Seen, sure: str) -> Iterator[Advice]:
                 f"epoch on",
                 rate,
                 sure,
-                {"cache": f"after:{point.stages[-1]}"},
+                {"cache": f"after:{point.stages[-1]}", **({} if _is_sequential(loader) else ONE_AT_A_TIME)},
             )
         else:
             point = None
-    yield from _workers(seen, point, rate, sure)
+    has_cache = point is not None or getattr(loader, "cache", None) is not None
+    yield from _workers(seen, point, rate, sure, may_use_threads=not has_cache)
+
+
+def _is_sequential(loader: Any) -> bool:
+    return getattr(loader, "fetcher", "sequential") == "sequential"
 
 
 def _megabytes(nbytes: float) -> str:
@@ -110,11 +123,21 @@ def _reachable(measurement: Measurement, limit: float, point: CachePoint | None)
     return min(rate, 1 / measurement.step_s) if measurement.step_s else rate
 
 
-def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str) -> Iterator[Advice]:
+def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str, may_use_threads: bool) -> Iterator[Advice]:
     measurement = seen.measurement
     setting, best = _best_setting(seen, point)
     workers, cores = measurement.workers, max(1, math.ceil(measurement.cores))
-    if setting.workers > 2 * cores and _has_threads() and measurement.concurrency == 1:
+    if may_use_threads and measurement.concurrency > 1 and workers > 0:
+        if setting.workers > workers * measurement.concurrency and best > WORTH_SAYING * rate:
+            fetches = math.ceil(setting.workers / workers)
+            yield Advice(
+                f"fetch {fetches} samples at once in each worker instead of {measurement.concurrency}",
+                "samples wait most of their time for something that is not the CPU, and more of them can wait at once",
+                best,
+                sure,
+                {"num_fetch_workers": fetches},
+            )
+    elif setting.workers > 2 * cores and may_use_threads and _has_threads() and measurement.concurrency == 1:
         fetches = math.ceil(setting.workers / cores)
         if best > WORTH_SAYING * rate:
             yield Advice(

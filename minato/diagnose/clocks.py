@@ -6,14 +6,24 @@ import os
 import time
 import weakref
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _TRIALS = 16
 _SLACK_BYTES = 16
 
 
+class Mark(NamedTuple):
+    """The counters of a thread at a moment, as the system tells them: what they say is read when it is wanted."""
+
+    cpu_ns: int
+    seen_ns: int
+    delays: bytes
+    bytes_read: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Counters that only grow; differences of two tell what was used in between."""
+    """What was used between two moments."""
 
     cpu_ns: int
     wall_ns: int
@@ -31,31 +41,32 @@ class UsageMeter:
             if fd >= 0:
                 weakref.finalize(self, os.close, fd).atexit = False
 
-        pairs = [(self.now(), self.now()) for _ in range(_TRIALS)]
-        self._own = Used(
-            min(after.cpu_ns - before.cpu_ns for before, after in pairs),
-            min(after.wall_ns - before.wall_ns for before, after in pairs),
-            min(after.bytes_read - before.bytes_read for before, after in pairs),
-        )
+        self.own = Used(0, 0, 0)
         """What is used between two looks in a row: by looking."""
+        pairs = [self._differ(self.mark(), self.mark()) for _ in range(_TRIALS)]
+        self.own = Used(*map(min, zip(*pairs, strict=True)))
 
-    def since(self, before: Used) -> Used:
+    def mark(self) -> Mark:
+        """A look at the counters."""
+        nbytes = os.pread(self._bytes, 64, 0) if self._bytes >= 0 else b""
+        delays = os.pread(self._delays, 64, 0) if self._delays >= 0 else b""
+        return Mark(time.thread_time_ns(), time.perf_counter_ns(), delays, nbytes)
+
+    def since(self, before: Mark) -> Used:
         """What was used since a look, without what looking itself takes. No less wall than CPU time."""
-        return self.between(before, self.now())
+        return self.between(before, self.mark())
 
-    def between(self, before: Used, now: Used) -> Used:
+    def between(self, before: Mark, after: Mark) -> Used:
         """The same between two looks."""
-        own = self._own
-        cpu_ns = max(0, now.cpu_ns - before.cpu_ns - own.cpu_ns)
-        wall_ns = max(cpu_ns, now.wall_ns - before.wall_ns - own.wall_ns)
+        own, (cpu_ns, wall_ns, nbytes) = self.own, self._differ(before, after)
+        cpu_ns = max(0, cpu_ns - own.cpu_ns)
         # The account of bytes grows by looking as well, by a few more or less.
-        return Used(cpu_ns, wall_ns, max(0, now.bytes_read - before.bytes_read - own.bytes_read - _SLACK_BYTES))
+        return Used(cpu_ns, max(cpu_ns, wall_ns - own.wall_ns), max(0, nbytes - own.bytes_read - _SLACK_BYTES))
 
-    def now(self) -> Used:
-        """The counters."""
-        nbytes = _number(os.pread(self._bytes, 64, 0)) if self._bytes >= 0 else 0
-        delay_ns = _number(os.pread(self._delays, 64, 0)) if self._delays >= 0 else 0
-        return Used(time.thread_time_ns(), time.perf_counter_ns() - delay_ns, nbytes)
+    def _differ(self, before: Mark, after: Mark) -> tuple[int, int, int]:
+        delay_ns = _number(after.delays) - _number(before.delays)
+        nbytes = _number(after.bytes_read) - _number(before.bytes_read)
+        return after.cpu_ns - before.cpu_ns, after.seen_ns - before.seen_ns - delay_ns, nbytes
 
 
 def _open(path: str) -> int:
@@ -67,5 +78,5 @@ def _open(path: str) -> int:
 
 
 def _number(text: bytes) -> int:
-    """The second word: of "rchar: 123" and of "cpu delay slices"."""
-    return int(text.split(None, 2)[1])
+    """The second word: of "rchar: 123" and of "cpu delay slices"; 0 if there is no such account."""
+    return int(text.split(None, 2)[1]) if text else 0

@@ -32,6 +32,8 @@ LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that 
 LEAST_TRIAL_S = 1.0  # of a loader with a cache; a third of it is for filling
 CHEAP_S = 200e-6  # seconds per sample, below which workers may not be worth their handing over
 _MOST_INDICES = 20_000
+ONE_AT_A_TIME = {"fetcher": "sequential"}
+"""What a cache needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,17 @@ def measure(
     )
     tell("measuring the loader's rate")
     point = _cache_point(loader, seen)
-    rate = _own_rate(loader, indices, probed, 0.3 * max_seconds, step, point)
+    rate = _own_rate(loader, indices, probed, 0.3 * max_seconds, step, point, seen)
     busy = rate if loader.num_workers >= allowed_cores().cores else None
     if busy is None:
         tell("measuring it with all cores busy")
         workers = max(1, math.ceil(allowed_cores().cores))
-        busy = _own_rate(loader, indices, probed, 0.1 * max_seconds, None, point, num_workers=workers)
+        busy = _own_rate(loader, indices, probed, 0.1 * max_seconds, None, point, seen, num_workers=workers)
     proposed = _proposed_cache(loader, seen)
     cached = None
     if proposed is not None:
         tell("trying a cache")
-        cached = _cached_run(loader, indices, probed, 0.1 * max_seconds, proposed)
+        cached = _cached_run(loader, indices, probed, 0.1 * max_seconds, proposed, seen)
     storage = None
     if storage_bytes_s is None:
         tell("measuring what the storage gives")
@@ -128,10 +130,12 @@ def _proposed_cache(loader: Any, seen: Look) -> CachePoint | None:
     return point if isinstance(point, CachePoint) and point.share >= 1 else None
 
 
-def _cached_run(loader: Any, indices: Sequence[int], probed: Probe, seconds: float, point: CachePoint) -> CachedRun:
+def _cached_run(
+    loader: Any, indices: Sequence[int], probed: Probe, seconds: float, point: CachePoint, seen: Look
+) -> CachedRun:
     workers = max(1, math.ceil(allowed_cores().cores))
-    changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers}
-    rate = _own_rate(loader, indices, probed, max(LEAST_TRIAL_S, seconds), None, point, **changes)
+    changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers, **ONE_AT_A_TIME}
+    rate = _own_rate(loader, indices, probed, max(LEAST_TRIAL_S, seconds), None, point, seen, **changes)
     return CachedRun(point.stages, workers, rate.batches_s, rate.workers_cpu_s, rate.main_cpu_s)
 
 
@@ -142,6 +146,7 @@ def _own_rate(
     seconds: float,
     step: Callable[[Any], Any] | None,
     point: CachePoint | None,
+    look: Look,
     **changes: Any,
 ) -> Rate:
     """The rate with the loader's own arguments, but for `changes`. A cache is filled first, with as many samples as a
@@ -150,7 +155,7 @@ def _own_rate(
         return measure_rate(loader, indices, seconds, step, **changes)
     few = list(indices[: max(typical_batch(loader), int(seconds / 3 / max(_sample_s(probed), 1e-6)))])
     kept = {name: getattr(loader, name, None) for name in ("cache", "cache_bytes")}
-    return measure_rate(loader, few, seconds * 2 / 3, step, **{**kept, **changes})
+    return measure_rate(loader, few, seconds * 2 / 3, step, known=look, **{**kept, **changes})
 
 
 def eased(measurement: Measurement, runs_cpu_s: Sequence[float | None]) -> Measurement:

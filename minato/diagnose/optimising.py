@@ -21,6 +21,7 @@ import inspect
 import itertools
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ from torch.utils.data import IterableDataset
 
 from .._dataloader import DataLoader
 from .._engine.cores import allowed_cores
-from .._pipeline.looking import choose_indices
+from .._pipeline.looking import Look, choose_indices
 from .advising import advise
 from .decisions import key_of, load, save
 from .measuring import Seen, measure
@@ -38,6 +39,7 @@ from .rates import Rate, measure_rate
 from .rebuilding import rebuilt, typical_batch
 
 MAX_SECONDS = 20.0
+LEAST_TRIAL_S = 0.3  # of a setting
 GAIN = 1.05  # times as fast as what was there; less is noise
 TUNED = ("num_workers", "prefetch_factor", "cache", "fetcher", "num_fetch_workers", "pin_memory", "persistent_workers")
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()}
@@ -54,12 +56,14 @@ def optimize(
     """A faster loader with the same content; or a decorator for a function that returns a loader.
 
     Args:
-        target: a loader, minato's or torch's, or a function that returns one.
+        target: a loader, minato's or torch's, or a function that returns one, or that returns a dataset and a dict of a
+            loader's arguments: then the arguments are what is changed.
         allow: arguments that may be changed although they were set: "num_workers", "prefetch_factor", "cache", ...
         pick_best: for functions: values of their arguments to choose from; each combination is optimised and measured,
             and the fastest is returned. Their batches have to be of the same structure.
         when: for functions: given the arguments of a call by name, whether to optimise.
-        max_seconds: about how long to measure; None: 20, or MINATO_MAX_SECONDS.
+        max_seconds: about how long to measure: no other setting is tried after that time, and the one at hand is ended
+            soon. None: 20, or MINATO_MAX_SECONDS.
     """
     allowed = frozenset(allow)
     if unknown := allowed - set(TUNED):
@@ -93,7 +97,9 @@ def _decorated(
         if when is not None and not when(_given(function, args, keywords)):
             return function(*args, **keywords)
         if len(variants) == 1:
-            return _optimized(function(*args, **keywords), allowed, seconds)[0]
+            made = function(*args, **keywords)
+            loader, _, changes = _optimized(_loader_of(made, function), allowed, seconds)
+            return _as_made(made, loader, changes)
         return _fastest([{**keywords, **variant} for variant in variants], function, args, allowed, seconds)
 
     return make
@@ -121,10 +127,11 @@ def _fastest(
     """Each variant optimised, and the fastest of them, by samples per second at steady state."""
     if not is_on():
         return function(*args, **variants[0])
-    best: tuple[float, Any] | None = None
+    best: tuple[float, DataLoader[Any], Any] | None = None
     structure: Any = None
     for variant in variants:
-        loader, rate = _optimized(function(*args, **variant), allowed, seconds / len(variants))
+        made = function(*args, **variant)
+        loader, rate, changes = _optimized(_loader_of(made, function), allowed, seconds / len(variants))
         found = _structure(next(iter(loader.fake())))
         structure = found if structure is None else structure
         if found != structure:
@@ -136,11 +143,29 @@ def _fastest(
         if best is None or samples_s > best[0]:
             if best is not None:
                 best[1].close()
-            best = samples_s, loader
+            best = samples_s, loader, _as_made(made, loader, changes)
         else:
             loader.close()
     assert best is not None
-    return best[1]
+    return best[2]
+
+
+def _loader_of(made: Any, function: Callable[..., Any]) -> Any:
+    """The loader that a function has made, or that what it has made stands for."""
+    if isinstance(made, torch.utils.data.DataLoader):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
+        return DataLoader(made[0], **made[1])
+    name = getattr(function, "__qualname__", repr(function))
+    raise TypeError(f"{name} should return a DataLoader, or a dataset and a dict of a loader's arguments; got {made!r}")
+
+
+def _as_made(made: Any, loader: DataLoader[Any], changes: dict[str, Any]) -> Any:
+    """What to return in place of what a function has made: of the same kind."""
+    if isinstance(made, torch.utils.data.DataLoader):
+        return loader
+    loader.close()
+    return made[0], {**made[1], **changes}
 
 
 def _structure(value: Any) -> Any:
@@ -169,10 +194,10 @@ def _seconds(given: float | None) -> float:
     return seconds
 
 
-def _optimized(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[DataLoader[Any], float]:
-    """The loader with what was decided, and its rate in batches per second."""
+def _optimized(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[DataLoader[Any], float, dict[str, Any]]:
+    """The loader with what was decided, its rate in batches per second, and what was changed."""
     if isinstance(loader.dataset, IterableDataset) or not is_on():
-        return _as_ours(loader), math.nan
+        return _as_ours(loader), math.nan, {}
     options = {"allow": sorted(allowed), "no_cache": os.environ.get("MINATO_NO_CACHE", "0") == "1"}
     key = key_of(loader, options)
     stored = None if os.environ.get("MINATO_FORGET", "0") == "1" else load(key)
@@ -181,7 +206,7 @@ def _optimized(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[Da
         save(key, {"changes": changes, "rate": rate})
     else:
         changes, rate = stored["changes"], float(stored.get("rate") or math.nan)
-    return (rebuilt(loader, **changes) if changes else _as_ours(loader)), rate
+    return (rebuilt(loader, **changes) if changes else _as_ours(loader)), rate, changes
 
 
 def _as_ours(loader: Any) -> DataLoader[Any]:
@@ -189,26 +214,32 @@ def _as_ours(loader: Any) -> DataLoader[Any]:
 
 
 def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[str, Any], float]:
-    """The best of some settings, by trying them."""
+    """The best of some settings, by trying them, as many as there is time for; the one that was proposed first."""
+    deadline = time.monotonic() + seconds
     seen = measure(loader, seconds / 2)
-    proposed: dict[str, Any] = {}
-    for advice in advise(loader, seen):
-        proposed |= advice.changes
-    if os.environ.get("MINATO_NO_CACHE", "0") == "1":
-        proposed.pop("cache", None)
     free = {name for name in TUNED if _is_free(loader, name, allowed, seen)}
+    one_at_a_time = getattr(loader, "fetcher", "sequential") == "sequential" or "fetcher" in free
+    may_cache = "cache" in free and one_at_a_time and os.environ.get("MINATO_NO_CACHE", "0") != "1"
+    proposed: dict[str, Any] = {}
+    for advice in advise(loader, seen, may_cache):
+        proposed |= advice.changes
     if "fetcher" in proposed and "fetcher" not in free:  # as many processes instead
         proposed["num_workers"] *= proposed["num_fetch_workers"]
     proposed = {name: value for name, value in proposed.items() if name in free}
     candidates = [one for one in _candidates(loader, proposed) if set(one) <= free]
     indices = choose_indices(loader.dataset, _enough(loader, seen.measurement.rate or 1.0, seconds / 8))
-    each_s = seconds / 2 / (len(candidates) + 1)
     epoch = 1 << 30 if loader.persistent_workers else max(1, len(loader))
     best: dict[str, Any] = {}
-    rate = now = _steady(loader, indices, each_s, {}).over(epoch)
-    for changes in candidates:
-        found = _steady(loader, indices, each_s, changes).over(epoch)
-        if found > max(rate, now * GAIN):
+    rate = now = 0.0
+    for number, changes in enumerate([{}, *candidates]):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 and number > 1:
+            break
+        each_s = max(LEAST_TRIAL_S, left_s / (len(candidates) + 1 - number))
+        found = _steady(loader, indices, each_s, changes, seen.look).over(epoch)
+        if number == 0:
+            rate = now = found
+        elif found > max(rate, now * GAIN):
             best, rate = changes, found
     return best, rate
 
@@ -253,7 +284,7 @@ def _enough(loader: Any, rate: float, seconds: float) -> int:
     return max(typical_batch(loader), min(len(loader.dataset), int(rate * typical_batch(loader) * seconds)))
 
 
-def _steady(loader: Any, indices: list[int], seconds: float, changes: dict[str, Any]) -> Rate:
+def _steady(loader: Any, indices: list[int], seconds: float, changes: dict[str, Any], seen: Look) -> Rate:
     """The rate once a cache is filled: the same few samples over and over."""
     options = {name: value for name, value in changes.items() if name != "persistent_workers"}
-    return measure_rate(loader, indices, seconds, **options)
+    return measure_rate(loader, indices, seconds, known=seen, **options)

@@ -159,7 +159,7 @@ class _Runner:
         return time.perf_counter_ns() - began
 
     def _opaque(self, index: int, collected: _Collected) -> Any:
-        before = self._meter.now()
+        before = self._meter.mark()
         sample = self._dataset[index]
         used = self._meter.since(before)
         collected.add(LOAD, LOAD_KIND, _cost(used, 0, bytes_of(sample)))
@@ -176,7 +176,7 @@ class _Runner:
             names[name] = names.get(name, 0) + 1
             if names[name] > 1:
                 name = f"{name}#{names[name]}"
-            before = self._meter.now()
+            before = self._meter.mark()
             done = run.advance()
             used = self._meter.since(before)
             made = bytes_of(run.result if done else run.call[1:] if run.call is not None else None)
@@ -190,7 +190,7 @@ class _Runner:
         if not batch or self._collate is None or (len(batch) < self._batch_size and COLLATE in collected.costs):
             return
         nbytes = bytes_of(batch)
-        before = self._meter.now()
+        before = self._meter.mark()
         made = self._collate(batch)
         used = self._meter.since(before)
         collected.add(COLLATE, COLLATE, _cost(used, nbytes, bytes_of(made) or nbytes))

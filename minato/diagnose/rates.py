@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from .._pipeline.looking import Look as PipelineLook
 from .machine import CoresTime, cores_time
 from .rebuilding import measuring_loader, no_word_of_workers, typical_batch
 
@@ -52,12 +53,15 @@ def measure_rate(
     max_seconds: float,
     step: Callable[[Any], Any] | None = None,
     skip: int = 2,
+    known: PipelineLook | None = None,
     **changes: Any,
 ) -> Rate:
     """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
-    count, until workers are up; nor do those that fill a cache."""
+    count, until workers are up; nor do those that fill a cache. `known`: what was seen of its dataset, for a cache."""
     with no_word_of_workers():
         ours = measuring_loader(loader, indices, **changes)
+        if known is not None and getattr(ours, "_cache", None) is not None:
+            ours._cache.known = known
         try:
             if getattr(ours, "cache", None) is not None:
                 next(iter(ours))  # what is cached is decided once in a loader's life, not at each epoch

@@ -58,6 +58,8 @@ def _consistent(arguments: dict[str, Any]) -> dict[str, Any]:
     """Without what makes no sense for this number of workers."""
     if arguments["num_workers"] == 0:
         arguments = {**arguments, **_NEED_WORKERS, "adaptive": None}
+    if arguments.get("fetcher") == "sequential":
+        arguments = {**arguments, "thread_copies": False}
     most = arguments.get("max_workers")
     if most is not None and isinstance(arguments["num_workers"], int) and most < arguments["num_workers"]:
         arguments = {**arguments, "max_workers": arguments["num_workers"]}

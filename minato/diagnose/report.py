@@ -16,6 +16,7 @@ from .model import StageModel, bottleneck, model
 from .predicting import Setting, machine_bound, predict, stage_shares, undisturbed
 
 _COLUMNS = ("stage", "time", "CPU", "wall", "rate/core", "cores used", "size", "read", "")
+UNEXPLAINED = 0.6  # of the upper limit: a rate below it has another reason than what the model knows
 _SURE = {"high": "sure", "medium": "fairly sure", "low": "not sure: the measurement was unsteady"}
 
 
@@ -65,17 +66,25 @@ class Diagnosis:
         waits = demand.wall_s - demand.cpu_s > 0.5 * demand.wall_s
         threads = self.seen.inner_threads > INNER_THREADS
         does = "computing in several threads" if threads else "waiting, not computing" if waits else "computing"
-        limit = limit_in_words(self.now, self.seen)
         if demand.is_sequential:
             return (
                 f"The bottleneck is handing batches over to your loop ({stage.name!r}), which takes the main process "
-                f"{_seconds(demand.wall_s)} for each; what holds the rate at {self.rate or self.now.rate:,.1f} "
-                f"batches/s is {limit}"
+                f"{_seconds(demand.wall_s)} for each; {self._held()}"
             )
         return (
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
-            f"{does}; what holds the rate at {self.rate or self.now.rate:,.1f} batches/s is {limit}"
+            f"{does}; {self._held()}"
         )
+
+    def _held(self) -> str:
+        """What holds the rate, as far as it is known."""
+        limit = limit_in_words(self.now, self.seen)
+        if self.rate is not None and self.rate < UNEXPLAINED * self.now.rate:
+            return (
+                f"but that allows {self.now.rate:,.1f} batches/s (the limit is {limit}), and {self.rate:,.1f} were "
+                f"measured: the rest is lost outside the stages (starting workers, handing over, other programs)"
+            )
+        return f"what holds the rate at {self.rate or self.now.rate:,.1f} batches/s is {limit}"
 
     def _unevenly(self) -> str:
         """That the loop waits although batches are made fast enough, if something is proposed against it."""
@@ -91,12 +100,12 @@ class Diagnosis:
         worth = [one for one in self.advice if one.rate is not None]
         if worth:
             last = worth[-1]
-            steps = ", and ".join(one.what for one in self.advice if one.is_urgent or one.rate is not None)
+            steps = ", and ".join(one.in_full for one in self.advice if one.is_urgent or one.rate is not None)
             others = " with the cores to itself" if self.seen.measurement.others_cores else ""
             times = (last.rate or 0) / self._rate_alone()
             gain = f", {times:.1f} times as many" if times >= WORTH_SAYING else ""
             return f"Do this: {steps}: {last.rate:,.1f} batches/s predicted{others}{gain}."
-        steps = ", and ".join(one.what for one in self.advice)
+        steps = ", and ".join(one.in_full for one in self.advice)
         do = f"Do this: {steps}. " if steps else ""
         if self.bottleneck == CONSUMER:
             return do or "Nothing about the loader needs to change."
@@ -147,9 +156,7 @@ class Diagnosis:
         lines = [self.verdict, "", self.table(), "", *self._limits()]
         for number, one in enumerate(self.advice, 1):
             rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
-            given = [f"{name}={value!r}" for name, value in one.changes.items()]
-            changes = ", ".join(change for change in given if change not in one.what)
-            lines += ["", f"{number}. {one.what[0].upper()}{one.what[1:]}{f' ({changes})' if changes else ''}."]
+            lines += ["", f"{number}. {one.in_full[0].upper()}{one.in_full[1:]}."]
             lines.append(f"   Because {one.reason}.{rate}")
         return "\n".join(lines)
 
@@ -215,7 +222,7 @@ class Diagnosis:
             bar = f'<div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div>'
             rows.append(f'<tr>{cells}<td style="min-width:210px">{bar}</td></tr>')
         advice = "".join(
-            f"<li><b>{html.escape(one.what)}</b>: {html.escape(one.reason)}"
+            f"<li><b>{html.escape(one.in_full)}</b>: {html.escape(one.reason)}"
             + ("." if one.rate is None else f". Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
             + "</li>"
             for one in self.advice
@@ -239,7 +246,7 @@ def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:
     slots = 1 if loader.num_workers == 0 else measurement.slots
     worst = bottleneck(stages, slots, measurement.cores)
     name = CONSUMER if now.limit == CONSUMER else worst.name
-    sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, stages, worst)
+    sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, stages, worst, now)
     return Diagnosis(seen, stages, now, machine_bound(measurement), name, sureness, advice, _no_cache(loader, seen))
 
 
@@ -253,10 +260,12 @@ def _no_cache(loader: Any, seen: Seen) -> str:
     return choice.reason if isinstance(choice, NoCache) else ""
 
 
-def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel) -> str:
-    """By how far the worst stage is ahead of the next, and how steady the measurement was."""
+def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel, now: Bound) -> str:
+    """By how far the worst stage is ahead of the next, how steady the measurement was, and whether it is explained."""
     others = [stage.demand.wall_s for stage in stages if stage is not worst]
-    return _how_sure(worst.demand.wall_s / max([*others, 1e-12]), seen.measurement.rate_change)
+    found = _how_sure(worst.demand.wall_s / max([*others, 1e-12]), seen.measurement.rate_change)
+    is_explained = seen.measurement.rate is None or seen.measurement.rate >= UNEXPLAINED * now.rate
+    return found if is_explained or found == "low" else "medium"
 
 
 def _loop_sureness(seen: Seen) -> str:

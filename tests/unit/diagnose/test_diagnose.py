@@ -18,6 +18,7 @@ from minato.cli import main
 from minato.diagnose import Advice
 from minato.diagnose.decisions import key_of
 from minato.diagnose.rates import Rate, measure_rate
+from minato.diagnose.rebuilding import rebuilt
 
 SECONDS = 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
@@ -231,7 +232,7 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
     """Unless `allow` names them; and nothing changes where optimising is switched off."""
     tried: list[dict[str, Any]] = []
 
-    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -252,7 +253,7 @@ def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatc
     """Threads where a stage is random, and workers that are kept; what else was proposed is tried."""
     tried: list[dict[str, Any]] = []
 
-    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any]) -> Any:
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
         tried.append(changes)
         return Rate(1.0 + len(tried), 0.0, 0.0, None)
 
@@ -266,8 +267,42 @@ def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatc
     assert not [one for one in tried if one.keys() & {"fetcher", "num_fetch_workers", "persistent_workers"}]
     tried.clear()
     allow = ["fetcher", "num_fetch_workers", "persistent_workers"]
+    monkeypatch.setattr("minato.diagnose.optimising.advise", lambda *_: (Advice("", "", 2.0, "high", threads),))
     minato.optimize(minato.DataLoader(Augmented(), batch_size=8), allow=allow, max_seconds=1.0).close()
-    assert {**threads, "cache": "source"} in tried
+    assert threads in tried
+
+
+def test_where_no_cache_is_wanted_something_else_is_proposed(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not nothing, because a cache would have been enough."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
+        tried.append(changes)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    monkeypatch.setenv("MINATO_NO_CACHE", "1")
+    dataset = minato.StagedDataset(minato.deterministic(slow_and_marked), [Jitter()], 64)
+    minato.optimize(minato.DataLoader(dataset, batch_size=8), max_seconds=SECONDS).close()
+    assert not [changes for changes in tried if "cache" in changes]
+    assert [changes for changes in tried if changes.get("num_workers", 0) > 1]
+
+
+def slow_and_marked(index: int) -> torch.Tensor:
+    time.sleep(0.002)
+    return load(index)
+
+
+def test_a_loader_of_threads_over_what_could_be_cached_is_diagnosed() -> None:
+    """A cache is made one sample at a time: what is proposed can be done, all of it together."""
+    dataset = minato.StagedDataset(minato.deterministic(slow_and_marked), [Jitter()], 64)
+    options = {"num_workers": 1, "fetcher": "threaded", "num_fetch_workers": 2, "thread_copies": True}
+    loader = minato.DataLoader(dataset, batch_size=8, **options)
+    found = minato.diagnose(loader, max_seconds=SECONDS)
+    assert found.seen.measurement.cached is not None  # it was tried
+    changes = {name: value for one in found.advice for name, value in one.changes.items()}
+    rebuilt(loader, **changes).close()
+    rebuilt(loader, cache="after:load", fetcher="sequential").close()
 
 
 def test_rates_of_short_epochs_count_their_start() -> None:
@@ -301,6 +336,43 @@ def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
     with make(True) as chosen:
         assert chosen.dataset.transforms[0].seconds == 0.001
     assert make(train=False).dataset.transforms[0].seconds == 0.03
+
+
+def test_decorated_function_may_return_a_dataset_and_arguments(
+    decisions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the arguments are what is changed; anything else is refused in words."""
+    monkeypatch.setattr("minato.diagnose.optimising._decide", lambda *_: ({"num_workers": 1}, 3.0))
+    dataset = minato.StagedDataset(float, [], 8)
+
+    @minato.optimize
+    def make() -> Any:
+        return dataset, {"batch_size": 4}
+
+    assert make() == (dataset, {"batch_size": 4, "num_workers": 1})
+
+    @minato.optimize
+    def make_nothing() -> Any:
+        return None
+
+    with pytest.raises(TypeError, match=r"make_nothing should return a DataLoader.*got None"):
+        make_nothing()
+
+
+def test_no_setting_is_tried_after_the_time(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what there is, and what was proposed."""
+    tried: list[dict[str, Any]] = []
+
+    def note(_loader: Any, _indices: Any, seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
+        tried.append(changes)
+        time.sleep(0.3)
+        return Rate(1.0 + len(tried), 0.0, 0.0, None)
+
+    monkeypatch.setattr("minato.diagnose.optimising._steady", note)
+    minato.optimize(make_loader(), max_seconds=0.2).close()
+    assert len(tried) == 2
+    assert tried[0] == {}
+    assert tried[1]["num_workers"] > 0
 
 
 def test_limits_of_a_loader() -> None:

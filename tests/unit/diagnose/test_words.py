@@ -49,6 +49,15 @@ def test_a_loader_that_is_right_is_told_so(looked: Look) -> None:
     )
 
 
+def test_a_rate_far_below_the_limit_is_not_explained_by_it(looked: Look) -> None:
+    """Cores that are not busy are not said to be."""
+    report = said(looked, replace(BUSY, rate=10.0))
+    assert "that allows 25.0 batches/s" in report.verdict
+    assert "10.0 were measured: the rest is lost outside the stages" in report.verdict
+    assert "(fairly sure)" in report.verdict
+    assert "what holds the rate" not in report.verdict
+
+
 def test_others_on_the_cores_are_named(looked: Look) -> None:
     """As what holds the rate, as something to change, and at the limit."""
     report = said(looked, replace(BUSY, rate=12.0, free_cores=1.0))
@@ -61,7 +70,11 @@ def test_others_on_the_cores_are_named(looked: Look) -> None:
 def test_predictions_count_on_all_cores_and_say_so(looked: Look) -> None:
     """How many times as fast: against what the loader would do now with the cores to itself."""
     report = said(looked, replace(BUSY, workers=0, rate=6.0, free_cores=1.0))
-    assert "use 2 workers instead of 0: 25.0 batches/s predicted with the cores to itself, 2.0 times" in report.verdict
+    assert (
+        "use 2 workers instead of 0 (num_workers=2): 25.0 batches/s predicted with the cores to itself"
+        in report.verdict
+    )
+    assert report.verdict.endswith(", 2.0 times as many.")
     assert report.advice[0].confidence == "medium"
 
 
@@ -91,7 +104,9 @@ def test_a_slow_loop_that_makes_its_samples_itself_is_told_so(looked: Look) -> N
     assert slow.verdict.startswith(
         "The bottleneck is your own loop: it takes 500 ms per batch, and the loader can give"
     )
-    assert "(sure). Do this: use 1 worker instead of 0: 2.0 batches/s predicted, 1.2 times as many." in slow.verdict
+    assert (
+        "(sure). Do this: use 1 worker instead of 0 (num_workers=1): 2.0 batches/s predicted, 1.2 times" in slow.verdict
+    )
     assert said(looked, replace(BUSY, workers=0, step_s=0.01, rate=11.0)).bottleneck == "load"
 
 
@@ -213,3 +228,11 @@ def test_a_cache_that_was_tried_is_predicted_by_what_it_reached(rate: float) -> 
     predicted = predict(measured, Setting(2, 1, point)).rate * reached(measured, point)
     assert predicted == pytest.approx(rate)
     assert reached(measured, None) == 1.0
+
+
+def test_more_fetches_are_proposed_where_there_are_fetches(looked: Look) -> None:
+    """Not that many more workers."""
+    waiting = replace(BUSY, stages=(replace(LOADING, cpu_s=0.01, wall_s=4.0),), concurrency=4, rate=20.0)
+    loader = minato.DataLoader(DATA, batch_size=8, num_workers=2, fetcher="threaded", num_fetch_workers=4)
+    (advice,) = [one for one in advise(loader, Seen(waiting, looked, None, 0.0)) if one.changes]
+    assert advice.changes == {"num_fetch_workers": 8}

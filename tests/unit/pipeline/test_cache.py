@@ -172,6 +172,36 @@ def test_changes_of_the_dataset_are_seen(tmp_path: Path) -> None:
         assert loader.stats().cached_samples == N
 
 
+class Scaled(Dataset[Any]):
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((8,), index * self.scale)
+
+
+@pytest.mark.parametrize("cache", [None, "source"])
+def test_a_change_of_the_dataset_leaves_the_order_of_later_epochs_as_it_is(cache: str | None) -> None:
+    """Workers that are kept would be asked to begin anew without another seed, as with torch."""
+    dataset = Scaled()
+    expected = []
+    generator = torch.Generator().manual_seed(5)
+    plain = torch.utils.data.DataLoader(dataset, 8, True, num_workers=1, persistent_workers=True, generator=generator)
+    for _ in range(3):
+        expected.append([index for batch in plain for index in batch[:, 0].tolist()])
+    del plain
+    options = {"num_workers": 1, "persistent_workers": True, "generator": torch.Generator().manual_seed(5)}
+    found = []
+    with minato.DataLoader(dataset, 8, True, in_order=True, cache=cache, **options) as loader:
+        for epoch in range(3):
+            dataset.scale = 1.0 + epoch
+            found.append([index / dataset.scale for batch in loader for index in batch[:, 0].tolist()])
+    assert found == expected
+
+
 def test_limit_is_kept(tmp_path: Path) -> None:
     """What does not fit is made anew; the bytes stay below the limit."""
     dataset = Images(Count(tmp_path / "log"))

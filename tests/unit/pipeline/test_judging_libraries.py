@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+import minato
 from minato._pipeline.judging import judge_code
+from minato._pipeline.looking import look
 
 
 def of(package: str, kind: type) -> type:
@@ -59,6 +61,14 @@ class Brightness(BasicTransform):
         return {"by": self.py_random.uniform(0, 1)}
 
 
+class CustomLambda(BasicTransform):
+    """Functions of the user's by what they are applied to."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(1.0)
+        self.custom_apply_fns = {"image": function}
+
+
 class BaseCompose(Compose):
     pass
 
@@ -76,7 +86,7 @@ class RandomCrop:
 def packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Randomizable, RandFlip, Lambda):
         monkeypatch.setattr(kind, "__module__", "monai.transforms")
-    for kind in (BasicTransform, Resize, Brightness, BaseCompose, OneOf):
+    for kind in (BasicTransform, Resize, Brightness, CustomLambda, BaseCompose, OneOf):
         monkeypatch.setattr(kind, "__module__", "albumentations.core")
     monkeypatch.setattr(RandomCrop, "__module__", "torchvision.transforms")
 
@@ -92,6 +102,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: OneOf([Resize(p=1.0)]),
         lambda: Compose([Resize(p=1.0), Brightness(p=1.0)]),
         lambda: RandomCrop(),
+        lambda: CustomLambda(lambda x: x if x < 1e9 else x + random.random()),
     ],
 )
 def test_random_by_class(make: Any) -> None:
@@ -100,9 +111,30 @@ def test_random_by_class(make: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: Lambda(lambda x: x + 1), lambda: Resize(p=1.0), lambda: Compose([Resize(p=1.0)])]
+    "make",
+    [
+        lambda: Lambda(lambda x: x + 1),
+        lambda: Resize(p=1.0),
+        lambda: Compose([Resize(p=1.0)]),
+        lambda: CustomLambda(lambda x: x + 1),
+    ],
 )
 def test_deterministic_by_class(make: Any) -> None:
     """A generator that a transform holds and does not use is no reason."""
     found = judge_code(make())[0]
     assert found.may_be_cached, found.reason
+
+
+class Obliging:
+    """Has any attribute that is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: 3
+
+    def __call__(self, x: Any) -> Any:
+        return x
+
+
+def test_a_transform_with_any_attribute_is_no_part_of_a_compose() -> None:
+    found = look(minato.StagedDataset(float, [Obliging()], 8), [1, 2], 1.0)
+    assert [stage.name for stage in found.stages] == ["load", "Obliging"]

@@ -175,7 +175,24 @@ def scripted() -> Transform:
     return traced
 
 
+def in_the_order_of_a_set(x: Any) -> Any:
+    """Another one in each process, for strings."""
+    return x * sum(n * ord(letter) for n, letter in enumerate({"a", "b", "c", "d"}))
+
+
+def in_the_order_of_what_is_given(x: Any) -> Any:
+    return x * sum(n * ord(letter) for n, letter in enumerate(set("abcd")))
+
+
+def of_the_system(x: Any) -> Any:
+    with open("/proc/loadavg") as file:
+        return x * len(file.read())
+
+
 RANDOM: dict[str, Transform] = {
+    "order of a set": in_the_order_of_a_set,
+    "order of a set, made by its name": in_the_order_of_what_is_given,
+    "file of the system": of_the_system,
     "helper of a helper": in_helper,
     "renamed import": renamed,
     "generator in a global": captured_generator,
@@ -228,7 +245,12 @@ def to_tensor(x: Any) -> Any:
     return torch.from_numpy(np.ascontiguousarray(x)).permute(0).float().sub_(0.5)
 
 
+def in_a_constant_set(x: Any) -> Any:
+    return x * 2 if len(x) in {3, 4, 5} else x
+
+
 DETERMINISTIC: dict[str, Transform] = {
+    "membership": in_a_constant_set,
     "numpy in a class": Scale(2.0),
     "torch": to_tensor,
     "lambda": lambda x: x * 2,
