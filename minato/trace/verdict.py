@@ -273,7 +273,7 @@ def _preprocessing(facts: Facts) -> Verdict:
         share, of = dearest.cpu_s / computed_s if dearest else 0.0, "the CPU time"
     else:
         dearest = max(ops, key=lambda op: op.total_s, default=None)
-        whole = _spent(facts.ops) or facts.work_s
+        whole = max(_spent(facts.ops), facts.work_s)  # less is known of it where only the collation was timed
         share, of = dearest.total_s / whole if dearest and whole else 0.0, "the work"
     if dearest is None or not share:
         return Verdict(PREPROCESSING, "", busy, advice)

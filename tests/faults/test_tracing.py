@@ -21,6 +21,7 @@ from minato._instrument import active
 from minato._queues.taking import TakingBoard
 from minato.trace import Kind, TraceOptions, chrome, read_run, sessions
 from minato.trace.batches import batches
+from minato.trace.chrome_check import check
 from minato.trace.summary import summarize
 
 from .data import DiesOnce, Rows
@@ -94,7 +95,7 @@ def assert_recorded(path, samples=LENGTH, taken=COUNT):
         assert made[life.rank, life.pool, life.number] == life.samples
         assert life.start_ns <= life.done_ns <= life.consumed_ns
         assert life.wait_start_ns + life.wait_ns <= life.consumed_ns
-    assert chrome.check(list(chrome.events(run, run.start_ns))) == []
+    assert check(list(chrome.events(run, run.start_ns))) == []
     return run
 
 

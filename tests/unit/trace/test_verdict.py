@@ -166,6 +166,22 @@ def test_operations_are_summed_and_scaled(tmp_path: Path) -> None:
     assert crop.share + loader.share == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("collated_ms", "culprit"), [(1, ""), (8, "Collation")])
+def test_a_collation_is_not_all_of_the_work_for_being_all_that_was_timed(
+    tmp_path: Path, collated_ms: int, culprit: str
+) -> None:
+    """As with granularity "batch"; what it takes is a share of the whole work."""
+    run = SyntheticRun(tmp_path)
+    for batch in range(10):
+        run.made(batch, 0, 10 * batch, 10, samples=4)
+        run.op("Collation", 0, 10 * batch + 10 - collated_ms, collated_ms, batch=batch, kind=Kind.COLLATION)
+        run.taken(batch, 10 * batch, 10)
+    run.write()
+    found = summarize(tmp_path).verdict
+    assert (found.bound, found.culprit) == (verdict.PREPROCESSING, culprit)
+    assert ("80% of the work" in found.text) == bool(culprit)
+
+
 def test_waits_delays_and_order(tmp_path: Path) -> None:
     """Thresholds are counted as asked, and batches that overtook are listed."""
     run = SyntheticRun(tmp_path)
