@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from .stages import SampleRun, find_stages
 OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
 SPAN_COST_S = 10e-6  # seconds to record one, stages included, between samples that empty the CPU's caches
 _MOST_CREDIT_S = 0.1  # not more is spent at once
+_MOST_DEBT_S = 0.05  # no more may be spent ahead, whatever chance says
+_MEMORY = 1000  # samples; older ones count less and less in what a sample takes
+_SEED = 1  # any will do
 _SHORT_NS = 50_000  # a stage that is over sooner was on the CPU all the time
 _MOST_FUNCTIONS = 1000
 _SPANS_OF_A_STREAM = 2  # per sample
@@ -34,10 +38,15 @@ class OpWatch:
         self._seen: Any = None
         self._view: OpView | None = None
         self._credit_s = 0.0
+        self._random = random.Random(_SEED)
+        self._samples, self._worked_s = 0, 0.0
+        """Samples that were begun, and the work on them; the older ones count less."""
 
     def worked(self, duration_ns: int) -> None:
         """So much work on samples was done: a share of it may be spent on looking closely."""
-        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + OP_BUDGET * duration_ns * 1e-9)
+        spent_s = duration_ns * 1e-9
+        self._worked_s += spent_s
+        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + OP_BUDGET * spent_s)
 
     def choose(self, dataset: Any, samples: int) -> Any:
         """The dataset, or a view of it whose samples leave spans."""
@@ -52,12 +61,26 @@ class OpWatch:
         if self._never or self._recorder.ended:
             return False
         if not self._always:
-            cost_s = samples * SPAN_COST_S * spans
-            if self._has_begun and cost_s > self._credit_s:
+            looks = self._throw(spans) or not self._has_begun
+            self._count(samples)
+            if not looks:
                 return False
-            self._credit_s -= cost_s
+            self._credit_s -= samples * SPAN_COST_S * spans
         self._has_begun = True
         return True
+
+    def _throw(self, spans: int) -> bool:
+        """Whether chance is for looking. It knows what samples take on average and nothing of the last ones: slow ones
+        are seen as often as others, also where they come at even distances."""
+        if self._credit_s < -_MOST_DEBT_S:
+            return False
+        allowed_s, wanted_s = OP_BUDGET * self._worked_s, self._samples * SPAN_COST_S * spans
+        return allowed_s >= wanted_s or self._random.random() * wanted_s < allowed_s
+
+    def _count(self, samples: int) -> None:
+        if self._samples > _MEMORY:
+            self._samples, self._worked_s = self._samples // 2, self._worked_s / 2
+        self._samples += samples
 
 
 class OpView:

@@ -190,8 +190,9 @@ def _slow_samples(facts: Facts) -> Verdict | None:
         f"each, against a median of {_time(times.median)}."
     )
     numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
-    if times.slow_loading >= OFF_CPU:
-        text = f"{what} {times.slow_loading:.0%} of their time is loading off the CPU: some reads stall."
+    if times.slow_loading >= OFF_CPU and not (kept_off and not times.stages_seen):
+        which = "loading off" if times.stages_seen else "off"
+        text = f"{what} {times.slow_loading:.0%} of their time is {which} the CPU: some reads stall."
         advice = (
             "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
         )
@@ -216,7 +217,10 @@ def _storage(facts: Facts) -> Verdict | None:
     rest = [op for op in facts.ops if not op.is_loading]
     loading_s, off_cpu = _spent(loading), _off_cpu(loading)
     all_s = loading_s + _spent(rest)
-    if all_s:
+    off_all = _off(facts.work_s, facts.work_cpu_s)
+    beyond_seen = off_all - _off_cpu(facts.ops) - (facts.starved or 0.0)
+    unseen_waits = bool(all_s) and not facts.crowded_cpu and beyond_seen >= OFF_CPU_BEYOND
+    if all_s and not unseen_waits:
         share, kept_off = loading_s / all_s, _kept_off(facts, rest)
         needed = OFF_CPU if not rest else OFF_CPU_BEYOND + kept_off
         rest_waits_s = (_off_cpu(rest) - kept_off) * _spent(rest)  # for a lock, a device: not for a core
@@ -226,10 +230,12 @@ def _storage(facts: Facts) -> Verdict | None:
             f"Loading takes {share:.0%} of the work, and is off the CPU for {off_cpu:.0%} of that: it waits for data."
         )
     else:
-        off_cpu, share = _off(facts.work_s, facts.work_cpu_s), 1.0
-        if not facts.work_s or off_cpu < OFF_CPU:
+        off_cpu, share = off_all, 1.0
+        if not facts.work_s or (off_cpu < OFF_CPU and not unseen_waits):
             return None
         what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
+        if unseen_waits:
+            what += f" Of the samples that were looked at it was {_off_cpu(facts.ops):.0%}: others wait."
     waiting = max(facts.inner, key=lambda op: op.total_s - op.cpu_s, default=None)
     culprit = "loading"
     if waiting is not None and waiting.total_s - waiting.cpu_s >= MOST_INSIDE * (loading_s or facts.work_s) * off_cpu:
