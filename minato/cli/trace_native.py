@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,20 +115,30 @@ def _tell(name: str) -> None:
 
 def _attribute(arguments: argparse.Namespace) -> int:
     from .._errors import MinatoError
-    from ..trace.native import NativeMapping, attribute
+    from ..trace.native import ForeignMapping, NativeMapping, attribute
     from ..trace.reading import TraceError
 
     foreign = "warn" if arguments.foreign else "refuse"
     try:
         times = None if arguments.trace is None else times_of_trace(arguments.trace)
-        mapping = NativeMapping.load(arguments.mapping, foreign)
-        found = attribute(
-            arguments.profile, mapping, weights=arguments.weights, times=times, foreign=foreign, perf=arguments.perf
-        )
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            warnings.simplefilter("once")  # reading it tells, and splitting by it
+            mapping = NativeMapping.load(arguments.mapping, foreign)
+            found = attribute(
+                arguments.profile, mapping, weights=arguments.weights, times=times, foreign=foreign, perf=arguments.perf
+            )
+    except ForeignMapping as error:
+        raise UserError(str(error).replace('foreign="warn"', "--foreign")) from None
     except (MinatoError, TraceError, ValueError, OSError) as error:
         raise UserError(str(error)) from None
     sys.stdout.write((found.to_json() if arguments.json else found.table()) + "\n")
     return 0
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """In a line, without the place in minato that it comes from."""
+    sys.stderr.write(f"minato: {message}\n")
 
 
 def times_of_trace(directory: Path) -> dict[str, OpTime]:

@@ -84,10 +84,11 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
     ids = {(life.rank, life.pool, life.number): life for life in batches(run)}
     begun: dict[int, tuple[float, int, int]] = {}
     """Where each batch's arrow begins."""
-    for process in run.processes:
-        yield from _metadata(process, several=len(run.ranks) > 1)
-    for process in run.processes:
-        track = _Track(process, base_ns, ids)
+    pids = _shown_pids(run)
+    for process, pid in zip(run.processes, pids, strict=True):
+        yield from _metadata(process, pid, several=len(run.ranks) > 1)
+    for process, pid in zip(run.processes, pids, strict=True):
+        track = _Track(process, pid, base_ns, ids)
         for event in track.made():
             number, start = event["args"]["batch"], (event["ts"], event["pid"], event["tid"])
             begun[number] = min(begun.get(number, start), start)
@@ -96,39 +97,46 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
         yield from track.moments()
         if granularity == "op":
             yield from track.fine()
+    mains = {process.header.rank: pid for process, pid in zip(run.processes, pids, strict=True) if _is_main(process)}
     for life in ids.values():
         if life.id in begun and life.consumed_ns is not None:
-            main = _main_pid(run, life.rank)
+            main = mains[life.rank]
             yield _arrow("s", life.id, *begun[life.id])
             yield {**_arrow("f", life.id, (life.consumed_ns - base_ns) / 1000, main, main), "bp": "e"}
 
 
-def _main_pid(run: RunTrace, rank: int) -> int:
-    return next(process.header.pid for process in run.mains if process.header.rank == rank)
+def _shown_pids(run: RunTrace) -> list[int]:
+    """What to show as each process's id: its own, unless another process of the run has that. Ranks on several machines
+    or in containers often have the same."""
+    taken: dict[int, None] = {}
+    for process in run.processes:
+        pid = process.header.pid
+        taken[pid if pid not in taken else max(taken) + 1] = None
+    return list(taken)
+
+
+def _is_main(process: ProcessTrace) -> bool:
+    return process.header.role == "main"
 
 
 def _arrow(phase: str, batch: int, ts: float, pid: int, tid: int) -> Json:
     return {"ph": phase, "cat": "ac2g", "name": "ac2g", "id": -1 - batch, "ts": ts, "pid": pid, "tid": tid}
 
 
-def _metadata(process: ProcessTrace, several: bool) -> Iterator[Json]:
+def _metadata(process: ProcessTrace, pid: int, several: bool) -> Iterator[Json]:
     """Names of the process and of its further tracks."""
     header = process.header
     name = f"minato {process.label}" + (f" of rank {header.rank}" if several else "")
     order = header.rank * 10_000 + header.pool * 100 + header.worker + 1
     for what, args in zip(_PROCESS_METADATA, ({"name": name}, {"sort_index": order}), strict=True):
-        yield {"ph": "M", "name": what, "pid": header.pid, "tid": header.pid, "args": args}
+        yield {"ph": "M", "name": what, "pid": pid, "tid": pid, "args": args}
     spans = process.of(*MADE, *FINE, Kind.MARK)
-    tracks = {thread: f"{_kind_of_track(process)} {thread}" for thread in np.unique(spans["thread"]).tolist() if thread}
+    kind = "thread" if _is_main(process) else "lane"
+    tracks = {thread: f"{kind} {thread}" for thread in np.unique(spans["thread"]).tolist() if thread}
     lanes = np.unique(process.of(Kind.OFFLOADED)["index"]).tolist()
     tracks |= {_LANE_TRACKS + lane: f"other machines, call {lane}" for lane in lanes}
     for thread, label in tracks.items():
-        tid = _track_id(header.pid, thread)
-        yield {"ph": "M", "name": "thread_name", "pid": header.pid, "tid": tid, "args": {"name": label}}
-
-
-def _kind_of_track(process: ProcessTrace) -> str:
-    return "thread" if process.header.role == "main" else "lane"
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": _track_id(pid, thread), "args": {"name": label}}
 
 
 def _track_id(pid: int, thread: int) -> int:
@@ -139,8 +147,9 @@ def _track_id(pid: int, thread: int) -> int:
 class _Track:
     """The events of one process."""
 
-    def __init__(self, process: ProcessTrace, base_ns: int, ids: dict[Key, BatchLife]) -> None:
+    def __init__(self, process: ProcessTrace, pid: int, base_ns: int, ids: dict[Key, BatchLife]) -> None:
         self._process = process
+        self._pid = pid
         self._shift_ns = process.header.wall_offset_ns - base_ns
         self._ids = ids
 
@@ -197,7 +206,7 @@ class _Track:
 
     def moments(self) -> Iterator[Json]:
         """Queue lengths, workers' lives, decisions and other moments."""
-        pid = self._process.header.pid
+        pid = self._pid
         for event in self._process.events(Kind.QUEUE, *_MOMENTS):
             ts = (event.start_ns + self._shift_ns) / 1000
             if event.kind is Kind.QUEUE:
@@ -234,7 +243,7 @@ class _Track:
         return self._ids.get((self._process.header.rank, pool, batch))
 
     def _span(self, name: str, start_ns: int, duration_ns: int, args: Json, thread: int = 0) -> Json:
-        pid = self._process.header.pid
+        pid = self._pid
         return {
             "ph": "X",
             "cat": "user_annotation",

@@ -93,7 +93,7 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
     groups: dict[tuple[int, int, int], list[ProcessTrace]] = {}
     threads = _threads(run)
     for process in run.processes:
-        for thread in threads.get(process.header.pid, [0]):
+        for thread in threads.get(_who(process), [0]):
             part = process if thread == 0 else _only(process, thread)
             groups.setdefault((process.header.rank, process.header.worker, thread), []).append(part)
     most = max(FEWEST_PER_LANE, LANE_SPANS // max(1, len(groups)))
@@ -111,13 +111,18 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
     return lanes
 
 
-def _threads(run: RunTrace) -> dict[int, list[int]]:
-    """Lanes of the workers that have several, by process id; none, if those would be too many to look at."""
-    found: dict[int, list[int]] = {}
+def _who(process: ProcessTrace) -> tuple[int, int]:
+    """Rank and process id: ranks may be on several machines."""
+    return process.header.rank, process.header.pid
+
+
+def _threads(run: RunTrace) -> dict[tuple[int, int], list[int]]:
+    """Lanes of the workers that have several; none, if those would be too many to look at."""
+    found: dict[tuple[int, int], list[int]] = {}
     for process in run.workers:
         lanes = np.unique(process.of(Kind.RUN)["thread"]).tolist()
         if len(lanes) > 1:
-            found[process.header.pid] = lanes
+            found[_who(process)] = lanes
     return found if sum(map(len, found.values())) <= MOST_LANES else {}
 
 

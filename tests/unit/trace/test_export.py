@@ -122,6 +122,24 @@ def test_calls_to_other_machines_have_a_track_for_each_lane(tmp_path: Path) -> N
     assert sum(event["name"] == "thread_name" for event in merged) == 2
 
 
+def test_ranks_with_the_same_process_ids_have_tracks_of_their_own(tmp_path: Path) -> None:
+    """As on several machines, or in containers."""
+    for rank in range(2):
+        run = SyntheticRun(tmp_path / "run", rank)
+        run.main_pid = run.main.pid = 17
+        run.made(0, 0, 0, 10 + rank)
+        run.op("Crop", 0, 1, 3, index=5, batch=0)
+        run.taken(0, 0, 15 + rank)
+        run.write()
+    events = list(chrome.events(read_run(tmp_path / "run"), WALL_OFFSET_NS))
+    assert check(events) == []
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert len(names) == 4
+    assert names[17] == "minato main of rank 0"
+    waits = [event for event in events if event["name"].startswith("SBatchWait")]
+    assert [names[event["pid"]] for event in waits] == ["minato main of rank 0", "minato main of rank 1"]
+
+
 def test_merging_honours_the_profilers_base(traced: SyntheticRun, tmp_path: Path) -> None:
     """Times are relative to the base that the profiler's file names; its own events stay as they are."""
     base = WALL_OFFSET_NS - 5_000_000
