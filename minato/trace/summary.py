@@ -152,7 +152,7 @@ def _facts(
         busy_share=sum(row.busy_s for row in workers) / alive_s if alive_s else 0.0,
         work_s=work_s,
         work_cpu_s=sum(row.cpu_s for row in workers),
-        is_inline=bool(workers) and all(row.worker < 0 for row in workers),
+        is_inline=bool(workers) and all(row.worker < 0 and row.lanes == 1 for row in workers),
         starved=_starved(workers),
         crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
         samples=each,
