@@ -181,10 +181,10 @@ class StageClock:
         self._numbers: dict[int, tuple[object, int]] = {}
         """Numbers of functions' names, by the functions' ids; the functions are kept, so that ids stay theirs."""
 
-    def ended(self, kind: int, name: int, start_ns: int, flags: int, index: int) -> None:
+    def ended(self, kind: int, name: int, start_ns: int, end_ns: int, flags: int, index: int) -> None:
         """A stage has ended."""
-        self.end_ns = _now()
-        duration_ns = self.end_ns - start_ns
+        self.end_ns = end_ns
+        duration_ns = end_ns - start_ns
         if duration_ns < _SHORT_NS:  # nobody was waited for in so short a time
             used_ns = duration_ns
             self.cpu_ns += duration_ns
@@ -192,9 +192,11 @@ class StageClock:
             cpu_ns = _cpu()
             used_ns, self.cpu_ns = cpu_ns - self.cpu_ns, cpu_ns
             # Asking for CPU time is when the system gives the core to others whose turn it is. What they take of it
-            # belongs to this stage, like any other turn that it lost, and not to what comes between two.
+            # belongs to this stage, like any other turn that it lost, and not to what comes between two; asking itself
+            # does not.
             self.end_ns = _now()
-            duration_ns = self.end_ns - start_ns
+            if self.end_ns - end_ns > _SHORT_NS:
+                duration_ns = self.end_ns - start_ns
         pending = self.recorder.pending
         if pending is not None:
             pending.append((kind, flags, name, 0, max(0, used_ns) // 1000, start_ns, duration_ns, index, 0))
@@ -248,7 +250,8 @@ class TracedSampleRun(SampleRun):
             flags = 0
             return done
         finally:
-            self._clock.ended(_LOADER, self._clock.loader, start_ns, flags, self._index)
+            end_ns = _now()
+            self._clock.ended(_LOADER, self._clock.loader, start_ns, end_ns, flags, self._index)
 
     def _apply(self) -> bool:
         """Call the next transform; what follows it up to the next one is told apart if it takes time."""
@@ -259,9 +262,9 @@ class TracedSampleRun(SampleRun):
         try:
             return super().advance()
         finally:
-            start_ns = clock.end_ns
-            if _now() - start_ns > _SHORT_NS:
-                clock.ended(_OP, clock.recorder.name("(rest)"), start_ns, 0, self._index)
+            start_ns, end_ns = clock.end_ns, _now()
+            if end_ns - start_ns > _SHORT_NS:
+                clock.ended(_OP, clock.recorder.name("(rest)"), start_ns, end_ns, 0, self._index)
 
     def _timed(self, name: int, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         flags = _FAILED
@@ -271,7 +274,8 @@ class TracedSampleRun(SampleRun):
             flags = 0
             return value
         finally:
-            self._clock.ended(_OP, name, start_ns, flags, self._index)
+            end_ns = _now()
+            self._clock.ended(_OP, name, start_ns, end_ns, flags, self._index)
 
     def _tell(self, flags: int) -> None:
         """The whole of it. Of a sample that was parked, its work: others were at work in between."""
