@@ -141,7 +141,7 @@ def _facts(
     waited = [life.wait_ns * 1e-9 for life in lives if life.wait_ns is not None and life.id not in first]
     each = sample_times(run)
     alive_s = sum(row.alive_s * row.lanes for row in workers)
-    crowded = [row for row in workers if row.lanes > 1 and row.alive_s > 0]
+    crowded = [row for row in workers if row.lanes > 1 and row.at_work_s > 0]
     work_s = sum(row.busy_s for row in workers)
     return Facts(
         batches=sum(life.consumed_ns is not None for life in lives),
@@ -154,12 +154,18 @@ def _facts(
         work_cpu_s=sum(row.cpu_s for row in workers),
         is_inline=bool(workers) and all(row.worker < 0 and row.lanes == 1 for row in workers),
         starved=_starved(workers),
-        crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
+        crowded_cpu=_cores_wanted(crowded),
         samples=each,
         ops=_op_facts(_judged(ops, work_s)),
         inner=_op_facts(row for row in ops if row.kind == "traced"),
         workers=_worker_facts(run, workers),
     )
+
+
+def _cores_wanted(workers: Sequence[WorkerRow]) -> float:
+    """Cores that a worker used or was kept from, while it made samples."""
+    at_work_s = sum(row.at_work_s for row in workers)
+    return sum(row.cpu_s + (row.starved_s or 0.0) for row in workers) / at_work_s if at_work_s else 0.0
 
 
 def _starved(workers: Sequence[WorkerRow]) -> float | None:

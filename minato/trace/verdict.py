@@ -87,7 +87,7 @@ class Facts:
     """The user's own spans, inside others or where there are none."""
     workers: Sequence[WorkerFact] = ()
     crowded_cpu: float = 0.0
-    """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
+    """Cores' worth of CPU time that a worker used or wanted, of those that work on several samples at once."""
     is_inline: bool = False
     """There are no workers: the consumer makes samples itself."""
     starved: float | None = None
@@ -190,7 +190,9 @@ def _slow_samples(facts: Facts) -> Verdict | None:
         f"each, against a median of {_time(times.median)}."
     )
     numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
-    if times.slow_loading >= OFF_CPU and not (kept_off and not times.stages_seen):
+    if times.slow_loading >= max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0)) and not (
+        kept_off and not times.stages_seen
+    ):
         which = "loading off" if times.stages_seen else "off"
         text = f"{what} {times.slow_loading:.0%} of their time is {which} the CPU: some reads stall."
         advice = (

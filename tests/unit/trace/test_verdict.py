@@ -71,6 +71,12 @@ def facts(**changes: object) -> Facts:
         ({"samples": replace(HEAVY, p99=0.012, slow_share=0.005)}, verdict.STRAGGLER, "slow samples"),
         ({"samples": replace(HEAVY, slow_loading=0.9)}, verdict.STORAGE, "loading"),
         ({"samples": replace(HEAVY, slow_share=0.3)}, verdict.PREPROCESSING, "Crop"),
+        (
+            {"samples": replace(HEAVY, slow_loading=0.7), "starved": 0.5},
+            verdict.STRAGGLER,
+            "slow samples",
+        ),  # for a core
+        ({"samples": replace(HEAVY, slow_loading=0.9), "starved": 0.5}, verdict.STORAGE, "loading"),
         # Nobody saw their stages; but they wait, and for longer than others keep a sample from the CPU.
         ({"samples": replace(HEAVY, slow_loading=0.9, slow_on_cpu=0.1, stages_seen=False)}, verdict.STORAGE, "loading"),
         (
@@ -284,6 +290,23 @@ def test_the_slowest_samples_are_listed_by_their_index(tmp_path: Path) -> None:
     assert (times.median, times.slow_share) == pytest.approx((0.002, 0.1))
     assert times.slow_work == pytest.approx((68 + 78 + 88) / (68 + 78 + 88 + 27 * 2))
     assert times.slow_on_cpu == pytest.approx(1.0)
+
+
+def test_threads_that_compute_are_told_by_the_time_they_are_at_work(tmp_path: Path) -> None:
+    """Not by how long their worker took to start: they wait for each other, and not for data."""
+    run = SyntheticRun(tmp_path)
+    for batch in range(20):
+        start = 1000 + 50 * batch
+        for lane in (1, 2):  # each is on the CPU half of the time
+            timing = {"batch": batch, "cpu_ns": 24_000_000, "thread": lane}
+            run.worker(0).record(Kind.RUN, start * 1_000_000, 50_000_000, **timing)
+        run.taken(batch, start - 50, 100)
+    run.write()
+    (row,) = summarize(tmp_path).workers
+    assert (row.alive_s, row.at_work_s) == pytest.approx((2.0, 1.0))
+    found = summarize(tmp_path).verdict
+    assert found.bound == verdict.PREPROCESSING
+    assert "kept 1.0 cores busy" in found.text
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
