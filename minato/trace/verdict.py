@@ -190,9 +190,8 @@ def _slow_samples(facts: Facts) -> Verdict | None:
         f"each, against a median of {_time(times.median)}."
     )
     numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
-    if times.slow_loading >= max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0)) and not (
-        kept_off and not times.stages_seen
-    ):
+    stalls = times.slow_loading >= max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0))
+    if stalls and (times.stages_seen or not kept_off):
         which = "loading off" if times.stages_seen else "off"
         text = f"{what} {times.slow_loading:.0%} of their time is {which} the CPU: some reads stall."
         advice = (
