@@ -162,6 +162,8 @@ class _Track:
 
     def _made_in(self, made: Records, thread: int) -> Iterator[Json]:
         """Runs on a batch that follow on each other are one span."""
+        # By time, not as written: what was done for a parked sample is written when all of it is.
+        made = made[np.argsort(made["start_ns"], kind="stable")]
         spans: list[list[int]] = []
         """Start, end, pool, batch, samples."""
         for kind, pool, count, start, duration, batch in zip(
@@ -170,7 +172,6 @@ class _Track:
         ):
             samples = count if kind == Kind.RUN else 0
             if spans and spans[-1][2:4] == [pool, batch]:
-                spans[-1][0] = min(spans[-1][0], start)
                 spans[-1][1] = max(spans[-1][1], start + duration)
                 spans[-1][4] += samples
             else:

@@ -101,6 +101,25 @@ def test_check_finds_what_viewers_would_not_show() -> None:
     assert check([{"ph": "X", "pid": 1}])
 
 
+def test_work_between_the_parts_of_a_parked_sample_stays_where_it_was(tmp_path: Path) -> None:
+    """Both parts are written when the sample is done; what the worker did in between was done then."""
+    run = SyntheticRun(tmp_path / "run")
+    run.made(1, 0, 10, 5)
+    run.made(0, 0, 0, 5, samples=0)
+    run.made(0, 0, 40, 5)
+    run.taken(1, 0, 16)
+    run.taken(0, 20, 26)
+    run.write()
+    events = list(chrome.events(read_run(tmp_path / "run"), WALL_OFFSET_NS))
+    assert check(events) == []
+    made = [event for event in events if event["name"].startswith("SBatchPre")]
+    assert [(event["name"][-1], event["ts"] / 1000, event["dur"] / 1000) for event in made] == [
+        ("0", 0, 5),
+        ("1", 10, 5),
+        ("0", 40, 5),
+    ]
+
+
 def test_calls_to_other_machines_have_a_track_for_each_lane(tmp_path: Path) -> None:
     """Several are under way at once; tracks that are not a process's first have a name, merged or not."""
     run = SyntheticRun(tmp_path / "run")
