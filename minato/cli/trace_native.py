@@ -121,9 +121,8 @@ def _attribute(arguments: argparse.Namespace) -> int:
     foreign = "warn" if arguments.foreign else "refuse"
     try:
         times = None if arguments.trace is None else times_of_trace(arguments.trace)
-        with warnings.catch_warnings():
-            warnings.showwarning = _warn
-            warnings.simplefilter("once")  # reading it tells, and splitting by it
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             mapping = NativeMapping.load(arguments.mapping, foreign)
             found = attribute(
                 arguments.profile, mapping, weights=arguments.weights, times=times, foreign=foreign, perf=arguments.perf
@@ -132,13 +131,12 @@ def _attribute(arguments: argparse.Namespace) -> int:
         raise UserError(str(error).replace('foreign="warn"', "--foreign")) from None
     except (MinatoError, TraceError, ValueError, OSError) as error:
         raise UserError(str(error)) from None
+    for text in dict.fromkeys(
+        str(warning.message) for warning in caught
+    ):  # a foreign mapping: when read, and when used
+        sys.stderr.write(f"minato: {text}\n")
     sys.stdout.write((found.to_json() if arguments.json else found.table()) + "\n")
     return 0
-
-
-def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    """In a line, without the place in minato that it comes from."""
-    sys.stderr.write(f"minato: {message}\n")
 
 
 def times_of_trace(directory: Path) -> dict[str, OpTime]:

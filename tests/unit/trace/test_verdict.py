@@ -298,8 +298,8 @@ def test_threads_that_compute_are_told_by_the_time_they_are_at_work(tmp_path: Pa
     for batch in range(20):
         start = 1000 + 50 * batch
         for lane in (1, 2):  # each is on the CPU half of the time
-            timing = {"batch": batch, "cpu_ns": 24_000_000, "thread": lane}
-            run.worker(0).record(Kind.RUN, start * 1_000_000, 50_000_000, **timing)
+            at_ns, cpu_ns = start * 1_000_000, 24_000_000
+            run.worker(0).record(Kind.RUN, at_ns, 50_000_000, batch=batch, cpu_ns=cpu_ns, thread=lane)
         run.taken(batch, start - 50, 100)
     run.write()
     (row,) = summarize(tmp_path).workers
@@ -317,9 +317,8 @@ def test_slow_samples_wait_whether_their_stages_were_looked_at_or_not(tmp_path: 
         slow = number % 20 == 19
         run.made(number, 0, 100 * number, 80 if slow else 2, cpu_share=0.05 if slow else 1.0)
         if looked_at or number < 5:
-            share = {"cpu_share": 0.05 if slow else 1.0}
             for kind in (Kind.LOADER, Kind.SAMPLE):
-                run.op(kind.name, 0, 100 * number, 80 if slow else 2, number, number, kind, **share)
+                run.op(kind.name, 0, 100 * number, 80 if slow else 2, number, number, kind, 0.05 if slow else 1.0)
     run.write()
     found = sample_times(read_run(tmp_path))
     assert found.stages_seen == looked_at
