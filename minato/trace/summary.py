@@ -154,7 +154,7 @@ def _facts(
         work_cpu_s=sum(row.cpu_s for row in workers),
         is_inline=bool(workers) and all(row.worker < 0 and row.lanes == 1 for row in workers),
         starved=_starved(workers),
-        crowded_cpu=_cores_wanted(crowded),
+        crowded_cpu=_cores_used(crowded),
         samples=each,
         ops=_op_facts(_judged(ops, work_s)),
         inner=_op_facts(row for row in ops if row.kind == "traced"),
@@ -162,10 +162,10 @@ def _facts(
     )
 
 
-def _cores_wanted(workers: Sequence[WorkerRow]) -> float:
-    """Cores that a worker used or was kept from, while it made samples."""
+def _cores_used(workers: Sequence[WorkerRow]) -> float:
+    """By each of these workers, while it made samples."""
     at_work_s = sum(row.at_work_s for row in workers)
-    return sum(row.cpu_s + (row.starved_s or 0.0) for row in workers) / at_work_s if at_work_s else 0.0
+    return sum(row.cpu_s for row in workers) / at_work_s if at_work_s else 0.0
 
 
 def _starved(workers: Sequence[WorkerRow]) -> float | None:

@@ -34,7 +34,7 @@ MUCH_WORK = 0.33  # share of all work that they may take and be no more than tha
 A_TURN_S = 0.02  # a sample may lose the CPU to others for as long: below it, being off the CPU means nothing
 MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must have to be named in its place
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
-CROWDED = 0.9  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
+CROWDED = 0.85  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
 OFF_CPU_BEYOND = 0.25  # the same of loading, beyond what a busy machine keeps everything from the CPU
 STARVED = 0.5  # share of work without a core, from which on there are twice as many at work as cores
@@ -87,7 +87,7 @@ class Facts:
     """The user's own spans, inside others or where there are none."""
     workers: Sequence[WorkerFact] = ()
     crowded_cpu: float = 0.0
-    """Cores' worth of CPU time that a worker used or wanted, of those that work on several samples at once."""
+    """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
     is_inline: bool = False
     """There are no workers: the consumer makes samples itself."""
     starved: float | None = None
