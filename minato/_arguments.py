@@ -40,6 +40,8 @@ OPTIONS = (
     "on_error",
     "sample_retries",
     "max_worker_restarts",
+    "worker_affinity",
+    "worker_nice",
     "trace",
     "cache",
     "cache_bytes",
@@ -48,6 +50,7 @@ OPTIONS = (
     "offload",
 )
 """Arguments that torch's loader does not have, or means more by."""
+MOST_NICE = 19  # of Linux
 MOST_AUTO = 12  # workers that num_workers="auto" begins with at most, as in the MinatoLoader paper
 TORCH_ARGUMENTS = (
     "dataset",
@@ -96,6 +99,7 @@ def check_options(options: dict[str, Any], num_workers: int) -> None:
     _check_count("sample_retries", options["sample_retries"], least=0)
     _check_count("max_worker_restarts", options["max_worker_restarts"], least=0)
     _check_worker_range(options, num_workers)
+    _check_worker_place(options)
     _check_adaptation(options["adaptive"])
     _check_fetching(options)
     _check_cache(options)
@@ -155,6 +159,15 @@ def _check_count(name: str, value: Any, least: int, optional: bool = False) -> N
         raise TypeError(f"{name} must be an integer{' or None' if optional else ''}, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_worker_place(options: dict[str, Any]) -> None:
+    affinity, nice = options["worker_affinity"], options["worker_nice"]
+    if affinity not in ("none", "spread"):
+        raise ValueError(f"worker_affinity must be 'none' or 'spread', got {affinity!r}")
+    _check_count("worker_nice", nice, least=0)
+    if nice > MOST_NICE:
+        raise ValueError(f"worker_nice must be at most {MOST_NICE}, the system's lowest priority, got {nice}")
 
 
 def _check_worker_range(options: dict[str, Any], num_workers: int) -> None:

@@ -94,6 +94,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         sample_retries: further tries for a sample before `on_error` is asked; after an exception 50 ms later, and twice
             as long each time, up to 2 s.
         max_worker_restarts: dead workers to replace before giving up.
+        worker_affinity: "spread" keeps each worker on one core, the cores of this process in turn; ranks of a node
+            (`LOCAL_RANK`) begin at different ones. "none" (default): the system places them.
+        worker_nice: how much lower than this process's the workers' priority is, 0 (default) to 19: what else runs goes
+            first.
         cache: keep what samples have become after their first stages, for later epochs: "source" after loading,
             "after:<stage>" after the stage of that name, "auto" after the last stage that is deterministic and whose
             results fit. Only what is found to be deterministic is kept; see docs/diagnosing.md. None (default):
@@ -156,6 +160,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         on_error: Any = "raise",
         sample_retries: int = 0,
         max_worker_restarts: int = 16,
+        worker_affinity: str = "none",
+        worker_nice: int = 0,
         trace: Any = None,
         cache: str | None = None,
         cache_bytes: int | None = None,

@@ -90,6 +90,10 @@ class WorkerPlan:
     """Most batches a sample may fall behind its own place, when samples may overtake."""
     queue_size: int = 100
     """Most samples that may be put aside."""
+    spread: bool = False
+    """Each worker is kept on one core."""
+    nice: int = 0
+    """How much lower the priority of workers is."""
     trace: TraceSpec | None = None
     """Where workers record what they do; None: they do not."""
 

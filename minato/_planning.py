@@ -149,6 +149,8 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         parks=not iterable and loader.slow_timeout is not None and loader.fetcher == "sequential",
         max_deferral=max_deferral,
         queue_size=loader.queue_size,
+        spread=loader.worker_affinity == "spread",
+        nice=loader.worker_nice,
     )
     return LoaderPlan(
         worker=worker,

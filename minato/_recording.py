@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
@@ -265,6 +266,8 @@ class Recorder:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         if path not in self._kept:
             self._kept.append(path)
+        if not os.fstat(self._file).st_size:  # new, or deleted by the user since a loader before this one wrote to it
+            self._segment_bytes = 0
             self._write_new(_block(Block.HEADER, json.dumps(self._header()).encode()))
             known = {str(number): name for name, number in self._names.items() if name}
             self._unwritten_names = {}
@@ -277,7 +280,8 @@ class Recorder:
         self._segment += 1
         self._segment_bytes = 0
         while len(self._kept) >= self._most_kept:
-            os.unlink(self._kept.popleft())
+            with suppress(FileNotFoundError):  # the user was faster
+                os.unlink(self._kept.popleft())
 
     def _path(self) -> str:
         spec = self.spec

@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .._errors import DatasetStopIteration, LoaderClosed
@@ -22,18 +23,20 @@ from .._fetchers.loop_thread import FetchLoop
 from .._fetchers.threaded import FetchThreads, Outcome
 from .._plan import Collate, Fetcher, LoaderPlan, WorkerPlan
 from .._queues.keys import Indices
+from .._recording import Recorder
 from .._sample_random import SampleSource, announce
 from .._workers.lanes import copies_of
 from .._workers.randomness import Reseed, sample_seed
 from .._workers.thread_randomness import SeedingGuard, Turnstile
 from .inline import InlineMap
 from .inline_mending import Failed, MendingMap
+from .inline_tracing import FetchNote, FetchWatch
 from .remainder import Portion
 
 _BATCHES_AHEAD = 2  # beside what is being fetched; torch's prefetch for one worker
 
-Begin = Callable[[Any, int, bool], "Future[Outcome]"]
-"""Begin to fetch a key (or, if so, a list of keys together) under a seed."""
+Begin = Callable[[Any, int, bool, "AbstractContextManager[None]"], "Future[Outcome]"]
+"""Begin to fetch a key (or, if so, a list of keys together) under a seed, inside a context."""
 Wait = Callable[["Future[Outcome]"], Outcome]
 Judge = Callable[[Outcome, Any], Any]
 """Makes an outcome and its key into a sample, or raises."""
@@ -64,6 +67,12 @@ class LookAhead:
         self._under_way: dict[int, Future[Outcome]] = {}
         """By position. With `together`, by that of the first sample of a batch."""
         self._ended = False
+        self.watch: FetchWatch | None = None
+        """Who wants to know when samples are fetched."""
+        self._notes: dict[int, FetchNote] = {}
+        """Of what is under way, as `_under_way`."""
+        self.fetched: list[FetchNote] = []
+        """Of what was collected."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -100,6 +109,7 @@ class LookAhead:
         left = set(origins)
         for origin in origins:
             self._under_way.pop(origin, None)
+            self._notes.pop(origin, None)
         while self._waiting and self._waiting[0][0] in left:
             self._waiting.popleft()
 
@@ -110,6 +120,8 @@ class LookAhead:
         self._go_ahead()
         outcome = self._wait(future)
         self._under_way.pop(origin, None)
+        if origin in self._notes:
+            self.fetched.append(self._notes.pop(origin))
         self._go_ahead()
         return outcome
 
@@ -131,8 +143,12 @@ class LookAhead:
         return max(1, items // self._rows if self._together else items)
 
     def _start(self, key: Any, origin: int) -> Future[Outcome]:
-        first = key[0] if self._together and isinstance(key, list) and key else key
-        return self._begin(key, sample_seed(self._seed, origin, first), self._together and isinstance(key, list))
+        together = self._together and isinstance(key, list)
+        seed = sample_seed(self._seed, origin, key[0] if together and key else key)
+        if self.watch is None:
+            return self._begin(key, seed, together, nullcontext())
+        note = self._notes[origin] = self.watch.expect(key)
+        return self._begin(key, seed, together, note)
 
     def _pull(self) -> None:
         try:
@@ -190,8 +206,8 @@ class _Pool:
         self.close = weakref.finalize(self, _close, self.turnstile, fetchers.close)
         self.close.atexit = False
 
-    def begin(self, key: Any, seed: int, together: bool) -> Future[Outcome]:
-        """Begin to fetch a sample."""
+    def begin(self, key: Any, seed: int, together: bool, around: AbstractContextManager[None]) -> Future[Outcome]:
+        """Begin to fetch a sample, inside a context of those that fetch."""
         if not self.close.alive:
             raise LoaderClosed("the loader was closed: make a new iterator with iter(loader), or a new loader")
         getter, guard = self._getter, self.guard
@@ -203,13 +219,15 @@ class _Pool:
 
             async def fetch_awaited() -> Any:
                 announced()
-                return await getter(key)
+                with around:
+                    return await getter(key)
 
             return self._loop.submit(fetch_awaited)
 
         def fetch(dataset: Any) -> Any:
             announced()
-            return dataset.__getitems__(key) if together else dataset[key]
+            with around:
+                return dataset.__getitems__(key) if together else dataset[key]
 
         assert self._threads is not None
         return self._threads.submit(fetch)
@@ -234,9 +252,19 @@ class ConcurrentMap(InlineMap):
     def look_ahead(self, plan: WorkerPlan) -> None:
         """Have samples fetched ahead. To be called once, before the first batch."""
         self._pool = _Pool(self.dataset, plan)
+        self._lanes, self._are_threads = plan.lanes, plan.fetcher is not Fetcher.ASYNCIO
         self._together = self._together and plan.fetcher is not Fetcher.ASYNCIO
         self._ahead = LookAhead(self._sampler, plan, self._together, self._seed, self._pool.begin, self._pool.wait)
         self._sampler = self._ahead
+
+    def see(self, recorder: Recorder) -> None:
+        """Note when samples are fetched, for `take_fetched`. To be called before the first batch."""
+        self._ahead.watch = FetchWatch(recorder, self._lanes, self._are_threads)
+
+    def take_fetched(self) -> list[FetchNote]:
+        """Of the samples that were collected since this was asked last."""
+        fetched, self._ahead.fetched = self._ahead.fetched, []
+        return fetched
 
     def end_with(self, iterator: object) -> None:
         """End the threads or the loop when an iterator is garbage. This object may live on: its state may be asked."""

@@ -29,11 +29,14 @@ from .engine import Engine
 from .feeds import Epoch
 from .hangs import Patience
 from .inline import InlineMap, InlineStream
+from .inline_ahead import ConcurrentMap
+from .inline_tracing import FetchNote
 from .totals import Totals
 
 QUEUES_PERIOD_NS = 50_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
 _READY = int(Flag.READY)
 _WAIT, _CONSUMED = int(Kind.WAIT), int(Kind.CONSUMED)
+_SPANS_AHEAD = 2  # of a sample that was fetched ahead
 _now = time.monotonic_ns
 
 
@@ -214,6 +217,9 @@ class TracedInline:
         self._dataset = inner.dataset if isinstance(inner, InlineMap) else None
         if isinstance(inner, InlineStream) and spec.granularity != "batch":
             inner.see(lambda samples: OpStream(recorder, self._ops, samples, batch_size))
+        self._ahead = inner if isinstance(inner, ConcurrentMap) else None
+        if self._ahead is not None:
+            self._ahead.see(recorder)
         self._samples = 1
         self.log = PoolLog(recorder, spec.pool)
         self.log.event(Kind.EPOCH, _now(), index=0)
@@ -225,7 +231,7 @@ class TracedInline:
         """The next batch; raises what its making raises."""
         recorder, inner, batch = self._recorder, self._inner, self._batch
         recorder.tell()
-        if isinstance(inner, InlineMap):
+        if isinstance(inner, InlineMap) and self._ahead is None:
             inner.dataset = self._ops.choose(self._dataset, self._samples)
         made = self._totals.samples_delivered
         start_ns, cpu_ns = _now(), time.thread_time_ns()
@@ -251,10 +257,27 @@ class TracedInline:
 
     def _note(self, batch: int, start_ns: int, cpu_ns: int, samples: int) -> None:
         duration_ns = _now() - start_ns
-        self._ops.worked(duration_ns)
-        self.log.event(Kind.RUN, start_ns, duration_ns, batch=batch, count=samples, cpu_ns=cpu_ns)
+        if self._ahead is not None:
+            self._note_fetched(batch, self._ahead.take_fetched(), samples)
+        else:
+            self._ops.worked(duration_ns)
+            self.log.event(Kind.RUN, start_ns, duration_ns, batch=batch, count=samples, cpu_ns=cpu_ns)
         self.log.event(Kind.WAIT, start_ns, duration_ns, batch=batch)
         self._recorder.tell_looks(batch, self.log.pool)
+
+    def _note_fetched(self, batch: int, fetched: list[FetchNote], samples: int) -> None:
+        """The samples of a batch were made before it was asked for, by several at once; each is all loading."""
+        looks = self._ops.wants(samples, _SPANS_AHEAD)
+        for note in fetched:
+            self._ops.worked(note.duration_ns)
+            count = 0 if note.failed else samples if len(fetched) == 1 else 1  # one, where all are fetched together
+            fields: dict[str, Any] = {"batch": batch, "thread": note.thread, "cpu_ns": note.cpu_ns}
+            self.log.event(Kind.RUN, note.start_ns, note.duration_ns, count=count, **fields)
+            if looks:
+                fields |= {"index": note.index, "flags": Flag.FAILED if note.failed else 0}
+                self.log.event(Kind.LOADER, note.start_ns, note.duration_ns, name="Loader", **fields)
+                self.log.event(Kind.SAMPLE, note.start_ns, note.duration_ns, name="Sample", **fields)
+            self._recorder.settle(note.spans, batch, self.log.pool)
 
 
 def trace_inline(

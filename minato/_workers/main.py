@@ -29,6 +29,7 @@ from .async_loop import AsyncLoop
 from .guard import die_with_parent, keep_freed_memory, reset_signals
 from .lanes import RunsUnderSeeds
 from .map_loop import MapLoop
+from .placing import take_place
 from .program import Program
 from .randomness import Randomness
 from .splitting import Steps
@@ -207,6 +208,7 @@ def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop |
     """Set the process up the way torch sets up its workers, then run the user's worker_init_fn."""
     torch.set_num_threads(1)
     keep_freed_memory()
+    take_place(spec.worker, spec.plan)
     seed = spec.base_seed + spec.worker
     random.seed(seed)
     if torch.accelerator.is_available():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,9 @@ from .stages import SampleRun, find_stages
 OP_BUDGET = 0.005  # share of a worker's time that spans of operations may cost where they are not asked for
 SPAN_COST_S = 10e-6  # seconds to record one, stages included, between samples that empty the CPU's caches
 _MOST_CREDIT_S = 0.1  # not more is spent at once
+_MOST_DEBT_S = 0.05  # no more may be spent ahead, whatever chance says
+_MEMORY = 1000  # samples; older ones count less and less in what a sample takes
+_SEED = 1  # any will do
 _SHORT_NS = 50_000  # a stage that is over sooner was on the CPU all the time
 _MOST_FUNCTIONS = 1000
 _SPANS_OF_A_STREAM = 2  # per sample
@@ -34,10 +38,15 @@ class OpWatch:
         self._seen: Any = None
         self._view: OpView | None = None
         self._credit_s = 0.0
+        self._random = random.Random(_SEED)
+        self._samples, self._worked_s = 0, 0.0
+        """Samples that were begun, and the work on them; the older ones count less."""
 
     def worked(self, duration_ns: int) -> None:
         """So much work on samples was done: a share of it may be spent on looking closely."""
-        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + OP_BUDGET * duration_ns * 1e-9)
+        spent_s = duration_ns * 1e-9
+        self._worked_s += spent_s
+        self._credit_s = min(_MOST_CREDIT_S, self._credit_s + OP_BUDGET * spent_s)
 
     def choose(self, dataset: Any, samples: int) -> Any:
         """The dataset, or a view of it whose samples leave spans."""
@@ -52,12 +61,26 @@ class OpWatch:
         if self._never or self._recorder.ended:
             return False
         if not self._always:
-            cost_s = samples * SPAN_COST_S * spans
-            if self._has_begun and cost_s > self._credit_s:
+            looks = self._throw(spans) or not self._has_begun
+            self._count(samples)
+            if not looks:
                 return False
-            self._credit_s -= cost_s
+            self._credit_s -= samples * SPAN_COST_S * spans
         self._has_begun = True
         return True
+
+    def _throw(self, spans: int) -> bool:
+        """Whether chance is for looking. It knows what samples take on average and nothing of the last ones: slow ones
+        are seen as often as others, also where they come at even distances."""
+        if self._credit_s < -_MOST_DEBT_S:
+            return False
+        allowed_s, wanted_s = OP_BUDGET * self._worked_s, self._samples * SPAN_COST_S * spans
+        return allowed_s >= wanted_s or self._random.random() * wanted_s < allowed_s
+
+    def _count(self, samples: int) -> None:
+        if self._samples > _MEMORY:
+            self._samples, self._worked_s = self._samples // 2, self._worked_s / 2
+        self._samples += samples
 
 
 class OpView:
@@ -158,10 +181,10 @@ class StageClock:
         self._numbers: dict[int, tuple[object, int]] = {}
         """Numbers of functions' names, by the functions' ids; the functions are kept, so that ids stay theirs."""
 
-    def ended(self, kind: int, name: int, start_ns: int, flags: int, index: int) -> None:
+    def ended(self, kind: int, name: int, start_ns: int, end_ns: int, flags: int, index: int) -> None:
         """A stage has ended."""
-        self.end_ns = _now()
-        duration_ns = self.end_ns - start_ns
+        self.end_ns = end_ns
+        duration_ns = end_ns - start_ns
         if duration_ns < _SHORT_NS:  # nobody was waited for in so short a time
             used_ns = duration_ns
             self.cpu_ns += duration_ns
@@ -169,9 +192,11 @@ class StageClock:
             cpu_ns = _cpu()
             used_ns, self.cpu_ns = cpu_ns - self.cpu_ns, cpu_ns
             # Asking for CPU time is when the system gives the core to others whose turn it is. What they take of it
-            # belongs to this stage, like any other turn that it lost, and not to what comes between two.
+            # belongs to this stage, like any other turn that it lost, and not to what comes between two; asking itself
+            # does not.
             self.end_ns = _now()
-            duration_ns = self.end_ns - start_ns
+            if self.end_ns - end_ns > _SHORT_NS:
+                duration_ns = self.end_ns - start_ns
         pending = self.recorder.pending
         if pending is not None:
             pending.append((kind, flags, name, 0, max(0, used_ns) // 1000, start_ns, duration_ns, index, 0))
@@ -225,7 +250,8 @@ class TracedSampleRun(SampleRun):
             flags = 0
             return done
         finally:
-            self._clock.ended(_LOADER, self._clock.loader, start_ns, flags, self._index)
+            end_ns = _now()
+            self._clock.ended(_LOADER, self._clock.loader, start_ns, end_ns, flags, self._index)
 
     def _apply(self) -> bool:
         """Call the next transform; what follows it up to the next one is told apart if it takes time."""
@@ -236,9 +262,9 @@ class TracedSampleRun(SampleRun):
         try:
             return super().advance()
         finally:
-            start_ns = clock.end_ns
-            if _now() - start_ns > _SHORT_NS:
-                clock.ended(_OP, clock.recorder.name("(rest)"), start_ns, 0, self._index)
+            start_ns, end_ns = clock.end_ns, _now()
+            if end_ns - start_ns > _SHORT_NS:
+                clock.ended(_OP, clock.recorder.name("(rest)"), start_ns, end_ns, 0, self._index)
 
     def _timed(self, name: int, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         flags = _FAILED
@@ -248,7 +274,8 @@ class TracedSampleRun(SampleRun):
             flags = 0
             return value
         finally:
-            self._clock.ended(_OP, name, start_ns, flags, self._index)
+            end_ns = _now()
+            self._clock.ended(_OP, name, start_ns, end_ns, flags, self._index)
 
     def _tell(self, flags: int) -> None:
         """The whole of it. Of a sample that was parked, its work: others were at work in between."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,18 +115,26 @@ def _tell(name: str) -> None:
 
 def _attribute(arguments: argparse.Namespace) -> int:
     from .._errors import MinatoError
-    from ..trace.native import NativeMapping, attribute
+    from ..trace.native import ForeignMapping, NativeMapping, attribute
     from ..trace.reading import TraceError
 
     foreign = "warn" if arguments.foreign else "refuse"
     try:
         times = None if arguments.trace is None else times_of_trace(arguments.trace)
-        mapping = NativeMapping.load(arguments.mapping, foreign)
-        found = attribute(
-            arguments.profile, mapping, weights=arguments.weights, times=times, foreign=foreign, perf=arguments.perf
-        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            mapping = NativeMapping.load(arguments.mapping, foreign)
+            found = attribute(
+                arguments.profile, mapping, weights=arguments.weights, times=times, foreign=foreign, perf=arguments.perf
+            )
+    except ForeignMapping as error:
+        raise UserError(str(error).replace('foreign="warn"', "--foreign")) from None
     except (MinatoError, TraceError, ValueError, OSError) as error:
         raise UserError(str(error)) from None
+    for text in dict.fromkeys(
+        str(warning.message) for warning in caught
+    ):  # a foreign mapping: when read, and when used
+        sys.stderr.write(f"minato: {text}\n")
     sys.stdout.write((found.to_json() if arguments.json else found.table()) + "\n")
     return 0
 

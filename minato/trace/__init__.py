@@ -8,7 +8,7 @@ samples.py    what samples took, and the slowest of them
 summary.py    all tables of a run; as text, CSV, JSON and rows
 verdict.py    what bounds the run, in words with numbers
 lotus.py      Lotus-compatible CSV
-chrome.py     Chrome/Perfetto JSON, alone or merged into a `torch.profiler` trace
+chrome.py     Chrome/Perfetto JSON, alone or merged into a `torch.profiler` trace; chrome_check.py: what viewers reject
 report.py     the report with pictures (pictures.py, thinned by thinning.py; assets/ is what draws them)
 live.py       a loader at a moment; from its counters, or its trace (following.py); drawn by screen.py
 native/       from operations to the native functions they run in

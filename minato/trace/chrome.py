@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,9 +22,11 @@ from .batches import MADE, BatchLife, batches
 from .reading import ProcessTrace, Records, RunTrace, TraceError
 
 FINE = (Kind.SAMPLE, Kind.LOADER, Kind.OP, Kind.COLLATION)
+_MAIN_SPANS = (Kind.WAIT, Kind.CONSUMED, Kind.TRANSFER, Kind.MARK, Kind.OFFLOADED)
 _MOMENTS = (Kind.WORKER, Kind.PARKED, Kind.RESUMED, Kind.CACHE, Kind.EPOCH)
 _LANE_TRACKS = 100  # number of the first track for calls to other machines; threads have lower ones
 _SHORTEST_US = 1.0  # of a span that an arrow ends at
+_PROCESS_METADATA = ("process_name", "process_sort_index")
 Json = dict[str, Any]
 Key = tuple[int, int, int]
 """Rank, pool and number of a batch."""
@@ -58,7 +60,7 @@ def merge(run: RunTrace, profile: Path, out: Path, granularity: str = "op") -> i
     ours = [
         event
         for event in events(run, int(trace.get("baseTimeNanoseconds", 0)), granularity)
-        if not (event["ph"] == "M" and event["pid"] in named)
+        if not (event["name"] in _PROCESS_METADATA and event["pid"] in named)
     ]
     theirs.extend(ours)
     with _open(out, "wt") as stream:
@@ -82,10 +84,11 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
     ids = {(life.rank, life.pool, life.number): life for life in batches(run)}
     begun: dict[int, tuple[float, int, int]] = {}
     """Where each batch's arrow begins."""
-    for process in run.processes:
-        yield from _metadata(process, several=len(run.ranks) > 1)
-    for process in run.processes:
-        track = _Track(process, base_ns, ids)
+    pids = _shown_pids(run)
+    for process, pid in zip(run.processes, pids, strict=True):
+        yield from _metadata(process, pid, several=len(run.ranks) > 1)
+    for process, pid in zip(run.processes, pids, strict=True):
+        track = _Track(process, pid, base_ns, ids)
         for event in track.made():
             number, start = event["args"]["batch"], (event["ts"], event["pid"], event["tid"])
             begun[number] = min(begun.get(number, start), start)
@@ -94,34 +97,59 @@ def events(run: RunTrace, base_ns: int, granularity: str = "op") -> Iterator[Jso
         yield from track.moments()
         if granularity == "op":
             yield from track.fine()
+    mains = {process.header.rank: pid for process, pid in zip(run.processes, pids, strict=True) if _is_main(process)}
     for life in ids.values():
         if life.id in begun and life.consumed_ns is not None:
-            main = _main_pid(run, life.rank)
+            main = mains[life.rank]
             yield _arrow("s", life.id, *begun[life.id])
             yield {**_arrow("f", life.id, (life.consumed_ns - base_ns) / 1000, main, main), "bp": "e"}
 
 
-def _main_pid(run: RunTrace, rank: int) -> int:
-    return next(process.header.pid for process in run.mains if process.header.rank == rank)
+def _shown_pids(run: RunTrace) -> list[int]:
+    """What to show as each process's id: its own, unless another process of the run has that. Ranks on several machines
+    or in containers often have the same."""
+    taken: dict[int, None] = {}
+    for process in run.processes:
+        pid = process.header.pid
+        taken[pid if pid not in taken else max(taken) + 1] = None
+    return list(taken)
+
+
+def _is_main(process: ProcessTrace) -> bool:
+    return process.header.role == "main"
 
 
 def _arrow(phase: str, batch: int, ts: float, pid: int, tid: int) -> Json:
     return {"ph": phase, "cat": "ac2g", "name": "ac2g", "id": -1 - batch, "ts": ts, "pid": pid, "tid": tid}
 
 
-def _metadata(process: ProcessTrace, several: bool) -> Iterator[Json]:
+def _metadata(process: ProcessTrace, pid: int, several: bool) -> Iterator[Json]:
+    """Names of the process and of its further tracks."""
     header = process.header
     name = f"minato {process.label}" + (f" of rank {header.rank}" if several else "")
     order = header.rank * 10_000 + header.pool * 100 + header.worker + 1
-    for what, args in (("process_name", {"name": name}), ("process_sort_index", {"sort_index": order})):
-        yield {"ph": "M", "name": what, "pid": header.pid, "tid": header.pid, "args": args}
+    for what, args in zip(_PROCESS_METADATA, ({"name": name}, {"sort_index": order}), strict=True):
+        yield {"ph": "M", "name": what, "pid": pid, "tid": pid, "args": args}
+    spans = process.of(*MADE, *FINE, Kind.MARK)
+    kind = "thread" if _is_main(process) else "lane"
+    tracks = {thread: f"{kind} {thread}" for thread in np.unique(spans["thread"]).tolist() if thread}
+    lanes = np.unique(process.of(Kind.OFFLOADED)["index"]).tolist()
+    tracks |= {_LANE_TRACKS + lane: f"other machines, call {lane}" for lane in lanes}
+    for thread, label in tracks.items():
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": _track_id(pid, thread), "args": {"name": label}}
+
+
+def _track_id(pid: int, thread: int) -> int:
+    """A process's first track has its own number."""
+    return pid if thread == 0 else pid * 100 + thread
 
 
 class _Track:
     """The events of one process."""
 
-    def __init__(self, process: ProcessTrace, base_ns: int, ids: dict[Key, BatchLife]) -> None:
+    def __init__(self, process: ProcessTrace, pid: int, base_ns: int, ids: dict[Key, BatchLife]) -> None:
         self._process = process
+        self._pid = pid
         self._shift_ns = process.header.wall_offset_ns - base_ns
         self._ids = ids
 
@@ -134,6 +162,8 @@ class _Track:
 
     def _made_in(self, made: Records, thread: int) -> Iterator[Json]:
         """Runs on a batch that follow on each other are one span."""
+        # By time, not as written: what was done for a parked sample is written when all of it is.
+        made = made[np.argsort(made["start_ns"], kind="stable")]
         spans: list[list[int]] = []
         """Start, end, pool, batch, samples."""
         for kind, pool, count, start, duration, batch in zip(
@@ -142,7 +172,6 @@ class _Track:
         ):
             samples = count if kind == Kind.RUN else 0
             if spans and spans[-1][2:4] == [pool, batch]:
-                spans[-1][0] = min(spans[-1][0], start)
                 spans[-1][1] = max(spans[-1][1], start + duration)
                 spans[-1][4] += samples
             else:
@@ -158,8 +187,8 @@ class _Track:
                 yield self._span(f"SBatchPreprocessed_{life.id}", start, max(end, start) - start, args, thread)
 
     def main_spans(self) -> Iterator[Json]:
-        """Waits, consumed batches, transfers, marks."""
-        for event in self._process.events(Kind.WAIT, Kind.CONSUMED, Kind.TRANSFER, Kind.MARK):
+        """Waits, consumed batches, transfers, marks, calls to other machines."""
+        for event in self._process.events(*_MAIN_SPANS):
             life = self._life(event.pool, event.batch)
             args: Json = {} if life is None else {"batch": life.id, **_external(life.id)}
             name, duration_ns = event.name, event.duration_ns
@@ -178,7 +207,7 @@ class _Track:
 
     def moments(self) -> Iterator[Json]:
         """Queue lengths, workers' lives, decisions and other moments."""
-        pid = self._process.header.pid
+        pid = self._pid
         for event in self._process.events(Kind.QUEUE, *_MOMENTS):
             ts = (event.start_ns + self._shift_ns) / 1000
             if event.kind is Kind.QUEUE:
@@ -215,13 +244,13 @@ class _Track:
         return self._ids.get((self._process.header.rank, pool, batch))
 
     def _span(self, name: str, start_ns: int, duration_ns: int, args: Json, thread: int = 0) -> Json:
-        pid = self._process.header.pid
+        pid = self._pid
         return {
             "ph": "X",
             "cat": "user_annotation",
             "name": name,
             "pid": pid,
-            "tid": pid if thread == 0 else pid * 100 + thread,
+            "tid": _track_id(pid, thread),
             "ts": (start_ns + self._shift_ns) / 1000,
             "dur": duration_ns / 1000,
             "args": args,
@@ -230,38 +259,3 @@ class _Track:
 
 def _external(batch: int) -> Json:
     return {"External id": -1 - batch, "correlation": -1 - batch}
-
-
-def check(trace: Json | Iterable[Json]) -> list[str]:
-    """What is wrong with a trace by the rules of the format: spans, arrows, and that a track's spans nest. Empty: it
-    can be opened."""
-    found = trace["traceEvents"] if isinstance(trace, dict) else list(trace)
-    wrong: list[str] = []
-    arrows: dict[Any, list[str]] = {}
-    tracks: dict[tuple[Any, Any], list[tuple[float, float, str]]] = {}
-    for event in found:
-        missing = {"ph", "name", "pid"} - event.keys() | (set() if event.get("ph") == "M" else {"ts"} - event.keys())
-        if missing:
-            wrong.append(f"{event} lacks {sorted(missing)}")
-        elif event["ph"] == "X" and event.get("dur", -1) < 0:
-            wrong.append(f"{event['name']} has no duration")
-        elif event["ph"] == "X":
-            tracks.setdefault((event["pid"], event.get("tid")), []).append((event["ts"], -event["dur"], event["name"]))
-        elif event["ph"] in "sf":
-            arrows.setdefault(event["id"], []).append(event["ph"])
-    wrong += [f"arrow {number} is {ends}" for number, ends in arrows.items() if sorted(ends) != ["f", "s"]]
-    for track, spans in tracks.items():
-        wrong += [f"on track {track}: {what}" for what in _crossings(sorted(spans))]
-    return wrong
-
-
-def _crossings(spans: list[tuple[float, float, str]]) -> Iterator[str]:
-    """Spans that neither contain each other nor are apart. Clocks are read one after the other: 2 µs are forgiven."""
-    open_until: list[tuple[float, str]] = []
-    for start, minus_duration, name in spans:
-        end = start - minus_duration
-        while open_until and open_until[-1][0] <= start + 2:
-            open_until.pop()
-        if open_until and end > open_until[-1][0] + 2:
-            yield f"{name} at {start} crosses the end of {open_until[-1][1]}"
-        open_until.append((end, name))

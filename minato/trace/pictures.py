@@ -93,17 +93,18 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
     groups: dict[tuple[int, int, int], list[ProcessTrace]] = {}
     threads = _threads(run)
     for process in run.processes:
-        for thread in threads.get(process.header.pid, [0]):
-            part = process if thread == 0 else _only(process, thread)
+        for thread in threads.get(_who(process), [0]):
+            part = _only(process, thread) if _who(process) in threads else process
             groups.setdefault((process.header.rank, process.header.worker, thread), []).append(part)
     most = max(FEWEST_PER_LANE, LANE_SPANS // max(1, len(groups)))
     pieces = min(MOST_PIECES, max(FEWEST_PIECES, STRIP_PIECES // max(1, len(groups))))
     several = len(run.ranks) > 1
     lanes = []
     for (rank, worker, thread), processes in sorted(groups.items()):
-        name = "main" if worker < 0 else f"worker {worker}" + (f" · {thread}" if thread else "")
-        lane: dict[str, Any] = {"name": f"rank {rank} {name}" if several else name, "main": worker < 0}
-        kinds = (*MAIN_KINDS, Kind.RUN) if worker < 0 else (Kind.RUN, Kind.COLLATION)
+        name = ("main" if worker < 0 else f"worker {worker}") + (f" · {thread}" if thread else "")
+        is_main = worker < 0 and thread == 0
+        lane: dict[str, Any] = {"name": f"rank {rank} {name}" if several else name, "main": is_main}
+        kinds = (*MAIN_KINDS, Kind.RUN) if is_main else (Kind.RUN, Kind.COLLATION)
         lane["spans"] = _lane_spans(processes, clock, kinds, most)
         lane["strip"] = _strip(processes, clock, names, pieces)
         lane["moments"] = _moments(processes, clock)
@@ -111,13 +112,18 @@ def _lanes(run: RunTrace, clock: _Clock, names: list[str]) -> list[dict[str, Any
     return lanes
 
 
-def _threads(run: RunTrace) -> dict[int, list[int]]:
-    """Lanes of the workers that have several, by process id; none, if those would be too many to look at."""
-    found: dict[int, list[int]] = {}
-    for process in run.workers:
+def _who(process: ProcessTrace) -> tuple[int, int]:
+    """Rank and process id: ranks may be on several machines."""
+    return process.header.rank, process.header.pid
+
+
+def _threads(run: RunTrace) -> dict[tuple[int, int], list[int]]:
+    """Lanes of the processes that have several; none, if those would be too many to look at."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for process in run.processes:
         lanes = np.unique(process.of(Kind.RUN)["thread"]).tolist()
         if len(lanes) > 1:
-            found[process.header.pid] = lanes
+            found[_who(process)] = sorted({0, *lanes}) if process.header.role == "main" else lanes
     return found if sum(map(len, found.values())) <= MOST_LANES else {}
 
 

@@ -114,6 +114,8 @@ class ProcessTrace:
     """Oldest files that were deleted to keep the size bound."""
     torn: bool = False
     """The last file ends in the middle of a block: the process was killed, or the disk was full."""
+    file_bytes: int = 0
+    """Of all its files."""
 
     def of(self, *kinds: Kind) -> Records:
         """The records of some kinds."""
@@ -250,11 +252,12 @@ def _read_process(files: list[Path]) -> ProcessTrace:
     parts: list[Records] = []
     names: dict[int, str] = {0: ""}
     notes: list[Note] = []
-    torn = False
+    torn, file_bytes = False, 0
     headers = sorted(((_read_header(file), file) for file in files), key=lambda pair: pair[0].segment)
     for _, file in headers:
         torn = False
         data = file.read_bytes()
+        file_bytes += len(data)
         for kind, payload, whole in _blocks(data):
             torn = torn or not whole
             if kind == Block.RECORDS:
@@ -265,7 +268,7 @@ def _read_process(files: list[Path]) -> ProcessTrace:
                 notes.append(_note(json.loads(bytes(payload))))
     records = np.concatenate(parts) if parts else np.empty(0, DTYPE)
     listed = [names.get(number, f"name {number}") for number in range(max(names) + 1)]
-    return ProcessTrace(headers[0][0], listed, records, notes, headers[0][0].segment, torn)
+    return ProcessTrace(headers[0][0], listed, records, notes, headers[0][0].segment, torn, file_bytes)
 
 
 def _blocks(data: bytes) -> Iterator[tuple[int, memoryview, bool]]:

@@ -17,7 +17,7 @@ from .._instrument import Kind
 from .pictures import pictures
 from .reading import RunTrace
 from .samples import SlowSample
-from .summary import Summary, summarize
+from .summary import Summary, summarize, what_is_missing
 from .tables import OpRow
 from .workers import WorkerRow
 
@@ -229,13 +229,7 @@ def _foot(summary: Summary) -> Iterable[str]:
     notes = [f"{summary.events:,} events"]
     if summary.samples:
         notes.append(f"{summary.trace_bytes / summary.samples:,.0f} bytes per sample")
-    dropped = sum(process.dropped_segments for process in summary.run.processes)
-    if dropped:
-        notes.append(f"{dropped} oldest files were deleted to keep the size bound: the beginning is missing")
-    torn = sum(process.torn for process in summary.run.processes)
-    if torn:
-        notes.append(f"{torn} files end in the middle of a record: their processes were killed")
-    notes += [f"unreadable: {what}" for what in summary.run.unreadable]
+    notes += what_is_missing(summary.run)
     yield f'<footer class="muted">{"<br>".join(_text(note) for note in notes)}</footer>'
 
 

@@ -17,6 +17,7 @@ from .reading import ProcessTrace, Records, RunTrace
 
 Seconds = npt.NDArray[np.float64]
 ENOUGH = 200  # samples that were looked at, from which on they stand for all
+ENOUGH_OF_SLOW = 0.1  # share of the time of slow samples, from which on those that were looked at stand for all
 MANY_TIMES = 5.0  # times the median, from which on a sample is slow
 MOST_LISTED = 10
 _CANDIDATES = 400  # slowest spans that are looked through for the list: an index may come again in every epoch
@@ -37,7 +38,10 @@ class SampleTimes:
     slow_on_cpu: float = 0.0
     """Of their time, the share on the CPU."""
     slow_loading: float = 0.0
-    """Of their time, the share that their loading was off the CPU."""
+    """Of their time, the share that their loading was off the CPU; if no stages of such samples were seen, that they
+    were."""
+    stages_seen: bool = True
+    """Whether the stages of enough of those were looked at."""
 
 
 def sample_times(run: RunTrace) -> SampleTimes:
@@ -52,15 +56,19 @@ def sample_times(run: RunTrace) -> SampleTimes:
     median, p99 = (float(value) for value in np.percentile(spent, [50, 99]))
     slow = spent >= MANY_TIMES * median
     slow_s = float(spent[slow].sum())
-    stalled_s = sum(_stalled(process, MANY_TIMES * median) for process in run.processes) if by_span else 0.0
+    on_cpu = min(1.0, float(used[slow].sum()) / slow_s) if slow_s else 0.0
+    seen = [_stalled(process, MANY_TIMES * median) for process in run.processes]
+    seen_s, stalled_s = (sum(part) for part in zip(*seen, strict=True))
+    stages_seen = seen_s >= ENOUGH_OF_SLOW * slow_s > 0
     return SampleTimes(
         median=median,
         p99=p99,
         slow_share=float(slow.mean()),
         slow_work=slow_s / float(spent.sum() or 1.0),
         slow_median=float(np.median(spent[slow])) if slow.any() else 0.0,
-        slow_on_cpu=min(1.0, float(used[slow].sum()) / slow_s) if slow_s else 0.0,
-        slow_loading=min(1.0, stalled_s / slow_s) if slow_s else 0.0,
+        slow_on_cpu=on_cpu,
+        slow_loading=min(1.0, stalled_s / seen_s) if stages_seen else 1 - on_cpu if slow_s else 0.0,
+        stages_seen=stages_seen,
     )
 
 
@@ -80,12 +88,13 @@ def _means(process: ProcessTrace) -> tuple[Seconds, Seconds]:
     return np.repeat(spent, runs["count"]), np.repeat(used, runs["count"])
 
 
-def _stalled(process: ProcessTrace, limit_s: float) -> float:
-    """Seconds that the loading of a process's slow samples was off the CPU."""
+def _stalled(process: ProcessTrace, limit_s: float) -> tuple[float, float]:
+    """Seconds of a process's slow samples that were looked at, and those that their loading was off the CPU."""
     samples, loading = process.of(Kind.SAMPLE), process.of(Kind.LOADER)
     slow = samples[samples["duration_ns"] >= limit_s * 1e9]
     theirs = loading[np.isin(loading["index"], slow["index"]) & (loading["duration_ns"] >= limit_s * 0.5e9)]
-    return float(theirs["duration_ns"].sum() * 1e-9 - theirs["cpu_us"].sum() * 1e-6)
+    stalled_s = float(theirs["duration_ns"].sum() * 1e-9 - theirs["cpu_us"].sum() * 1e-6)
+    return float(slow["duration_ns"].sum() * 1e-9), stalled_s
 
 
 @dataclass(frozen=True, slots=True)

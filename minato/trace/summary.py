@@ -21,6 +21,8 @@ from .tables import CacheLooks, Delays, OpRow, OutOfOrder, Spread, Waits
 from .verdict import Facts, OpFact, Verdict, WorkerFact, judge
 from .workers import WorkerRow, worker_rows
 
+MOST_KNOWN = 0.5  # share of the work that collating must have to be judged where nothing else is known
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -109,7 +111,7 @@ def summarize(
         samples=sum(int(process.of(Kind.RUN)["count"].sum()) for process in run.processes),
         cache=tables.cache_looks(run),
         samples_offloaded=tables.offloaded(run),
-        trace_bytes=sum(file.stat().st_size for file in run.path.glob("*.mtrace")),
+        trace_bytes=sum(process.file_bytes for process in run.processes),
     )
 
 
@@ -139,7 +141,8 @@ def _facts(
     waited = [life.wait_ns * 1e-9 for life in lives if life.wait_ns is not None and life.id not in first]
     each = sample_times(run)
     alive_s = sum(row.alive_s * row.lanes for row in workers)
-    crowded = [row for row in workers if row.lanes > 1 and row.alive_s > 0]
+    crowded = [row for row in workers if row.lanes > 1 and row.at_work_s > 0]
+    work_s = sum(row.busy_s for row in workers)
     return Facts(
         batches=sum(life.consumed_ns is not None for life in lives),
         waited_s=sum(waited),
@@ -147,16 +150,22 @@ def _facts(
         startup_s=sum((life.wait_ns or 0) * 1e-9 for life in lives if life.id in first),
         mean_delay_s=mean_delay_s,
         busy_share=sum(row.busy_s for row in workers) / alive_s if alive_s else 0.0,
-        work_s=sum(row.busy_s for row in workers),
+        work_s=work_s,
         work_cpu_s=sum(row.cpu_s for row in workers),
-        is_inline=bool(workers) and all(row.worker < 0 for row in workers),
+        is_inline=bool(workers) and all(row.worker < 0 and row.lanes == 1 for row in workers),
         starved=_starved(workers),
-        crowded_cpu=sum(row.cpu_s for row in crowded) / sum(row.alive_s for row in crowded) if crowded else 0.0,
+        crowded_cpu=_cores_used(crowded),
         samples=each,
-        ops=_op_facts(row for row in ops if row.kind != "traced"),
+        ops=_op_facts(_judged(ops, work_s)),
         inner=_op_facts(row for row in ops if row.kind == "traced"),
         workers=_worker_facts(run, workers),
     )
+
+
+def _cores_used(workers: Sequence[WorkerRow]) -> float:
+    """By each of these workers, while it made samples."""
+    at_work_s = sum(row.at_work_s for row in workers)
+    return sum(row.cpu_s for row in workers) / at_work_s if at_work_s else 0.0
 
 
 def _starved(workers: Sequence[WorkerRow]) -> float | None:
@@ -164,6 +173,15 @@ def _starved(workers: Sequence[WorkerRow]) -> float | None:
     told = [row for row in workers if row.starved_s is not None and row.busy_s > 0]
     worked_s = sum(row.busy_s for row in told)
     return min(1.0, sum(row.starved_s or 0.0 for row in told) / worked_s) if worked_s else None
+
+
+def _judged(ops: Sequence[OpRow], work_s: float) -> list[OpRow]:
+    """Operations to judge by. Where no sample was looked at, only the collation is known: it counts if most of the work
+    is known with it."""
+    steps = [row for row in ops if row.kind != "traced"]
+    if all(row.kind == "collation" for row in steps) and sum(row.total_s for row in steps) < MOST_KNOWN * work_s:
+        return []
+    return steps
 
 
 def _op_facts(ops: Iterable[OpRow]) -> list[OpFact]:
@@ -253,7 +271,20 @@ def to_text(summary: Summary) -> str:
         *_workers_text(summary.workers),
         *_slowest_text(summary.slowest[:MOST_SLOW_LINES]),
     ]
-    return "\n".join([*lines, *(f"unreadable: {what}" for what in summary.run.unreadable)]) + "\n"
+    missing = what_is_missing(summary.run)
+    return "\n".join([*lines, *([""] if missing else []), *missing]) + "\n"
+
+
+def what_is_missing(run: RunTrace) -> list[str]:
+    """What a reader has to know of a trace that is not all there."""
+    told = []
+    dropped = sum(process.dropped_segments for process in run.processes)
+    if dropped:
+        told.append(f"{dropped} oldest files were deleted to keep the size bound: the beginning is missing")
+    torn = sum(process.torn for process in run.processes)
+    if torn:
+        told.append(f"{torn} files end in the middle of a record: their processes were killed, or the disk was full")
+    return told + [f"unreadable: {what}" for what in run.unreadable]
 
 
 def _ops_text(ops: Sequence[OpRow]) -> list[str]:

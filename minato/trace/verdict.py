@@ -34,7 +34,7 @@ MUCH_WORK = 0.33  # share of all work that they may take and be no more than tha
 A_TURN_S = 0.02  # a sample may lose the CPU to others for as long: below it, being off the CPU means nothing
 MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must have to be named in its place
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
-CROWDED = 0.9  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
+CROWDED = 0.85  # cores that a worker with several lanes uses, from which on they wait for each other, not for data
 OFF_CPU = 0.5  # share of work spent off the CPU that is waiting for data, where stages cannot be told apart
 OFF_CPU_BEYOND = 0.25  # the same of loading, beyond what a busy machine keeps everything from the CPU
 STARVED = 0.5  # share of work without a core, from which on there are twice as many at work as cores
@@ -190,8 +190,10 @@ def _slow_samples(facts: Facts) -> Verdict | None:
         f"each, against a median of {_time(times.median)}."
     )
     numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
-    if times.slow_loading >= OFF_CPU:
-        text = f"{what} {times.slow_loading:.0%} of their time is loading off the CPU: some reads stall."
+    stalls = times.slow_loading >= max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0))
+    if stalls and (times.stages_seen or not kept_off):
+        which = "loading off" if times.stages_seen else "off"
+        text = f"{what} {times.slow_loading:.0%} of their time is {which} the CPU: some reads stall."
         advice = (
             "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
         )
@@ -216,7 +218,10 @@ def _storage(facts: Facts) -> Verdict | None:
     rest = [op for op in facts.ops if not op.is_loading]
     loading_s, off_cpu = _spent(loading), _off_cpu(loading)
     all_s = loading_s + _spent(rest)
-    if all_s:
+    off_all = _off(facts.work_s, facts.work_cpu_s)
+    beyond_seen = off_all - _off_cpu(facts.ops) - (facts.starved or 0.0)
+    unseen_waits = bool(all_s) and not facts.crowded_cpu and beyond_seen >= OFF_CPU_BEYOND
+    if all_s and not unseen_waits:
         share, kept_off = loading_s / all_s, _kept_off(facts, rest)
         needed = OFF_CPU if not rest else OFF_CPU_BEYOND + kept_off
         rest_waits_s = (_off_cpu(rest) - kept_off) * _spent(rest)  # for a lock, a device: not for a core
@@ -226,10 +231,12 @@ def _storage(facts: Facts) -> Verdict | None:
             f"Loading takes {share:.0%} of the work, and is off the CPU for {off_cpu:.0%} of that: it waits for data."
         )
     else:
-        off_cpu, share = _off(facts.work_s, facts.work_cpu_s), 1.0
-        if not facts.work_s or off_cpu < OFF_CPU:
+        off_cpu, share = off_all, 1.0
+        if not facts.work_s or (off_cpu < OFF_CPU and not unseen_waits):
             return None
         what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
+        if unseen_waits:
+            what += f" Of the samples that were looked at it was {_off_cpu(facts.ops):.0%}: others wait."
     waiting = max(facts.inner, key=lambda op: op.total_s - op.cpu_s, default=None)
     culprit = "loading"
     if waiting is not None and waiting.total_s - waiting.cpu_s >= MOST_INSIDE * (loading_s or facts.work_s) * off_cpu:
@@ -273,7 +280,7 @@ def _preprocessing(facts: Facts) -> Verdict:
         share, of = dearest.cpu_s / computed_s if dearest else 0.0, "the CPU time"
     else:
         dearest = max(ops, key=lambda op: op.total_s, default=None)
-        whole = _spent(facts.ops) or facts.work_s
+        whole = max(_spent(facts.ops), facts.work_s)  # less is known of it where only the collation was timed
         share, of = dearest.total_s / whole if dearest and whole else 0.0, "the work"
     if dearest is None or not share:
         return Verdict(PREPROCESSING, "", busy, advice)

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._instrument import Kind
 from .batches import run_lengths
-from .reading import ProcessTrace, RunTrace
+from .reading import ProcessTrace, Records, RunTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class WorkerRow:
     """What three quarters of its samples took at least."""
     starved_s: float | None = None
     """That its threads wanted a core and had none; None: the trace does not say."""
+    at_work_s: float = 0.0
+    """From the beginning of its first sample to the end of its last: without its start, and without its end."""
 
 
 def worker_rows(run: RunTrace) -> list[WorkerRow]:
@@ -46,7 +48,7 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
         if process.header.role == "main" and not len(runs):
             continue
         records, header = process.records, process.header
-        alive_ns = int((records["start_ns"] + records["duration_ns"]).max() - records["start_ns"].min())
+        alive_ns = _length_ns(records)
         lanes = max(1, len(np.unique(runs["thread"])))
         lengths, counts = run_lengths(runs), runs["count"]
         busy_s = float(lengths.sum() * 1e-9)
@@ -67,9 +69,15 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
                 lanes=lanes,
                 sample_p25_ms=float(np.percentile(each, 25) * 1e-6) if len(each) else 0.0,
                 starved_s=_starved_s(process),
+                at_work_s=_length_ns(runs) * 1e-9,
             )
         )
     return rows
+
+
+def _length_ns(records: Records) -> int:
+    """From the first start to the last end."""
+    return int((records["start_ns"] + records["duration_ns"]).max() - records["start_ns"].min()) if len(records) else 0
 
 
 def _starved_s(process: ProcessTrace) -> float | None:

@@ -21,6 +21,7 @@ from minato._instrument import active
 from minato._queues.taking import TakingBoard
 from minato.trace import Kind, TraceOptions, chrome, read_run, sessions
 from minato.trace.batches import batches
+from minato.trace.chrome_check import check
 from minato.trace.summary import summarize
 
 from .data import DiesOnce, Rows
@@ -94,7 +95,7 @@ def assert_recorded(path, samples=LENGTH, taken=COUNT):
         assert made[life.rank, life.pool, life.number] == life.samples
         assert life.start_ns <= life.done_ns <= life.consumed_ns
         assert life.wait_start_ns + life.wait_ns <= life.consumed_ns
-    assert chrome.check(list(chrome.events(run, run.start_ns))) == []
+    assert check(list(chrome.events(run, run.start_ns))) == []
     return run
 
 
@@ -509,6 +510,27 @@ def test_samples_that_are_fetched_at_once_leave_spans_of_their_own(tmp_path, fet
         assert around.start_ns <= event.start_ns and event.end_ns <= around.end_ns
     for row in summarize(run).workers:
         assert 1 <= row.lanes <= 4 and 0 <= row.busy_share <= 1
+
+
+@pytest.mark.parametrize("granularity", ["op", "batch"])
+@pytest.mark.parametrize("fetcher", ["threaded", "asyncio"])
+def test_samples_that_are_fetched_ahead_without_workers_have_times_of_their_own(tmp_path, fetcher, granularity):
+    """When they were made, not when they were asked for; each for its batch, on the track of who made it."""
+    options = {"num_workers": 0, "fetcher": fetcher, "num_fetch_workers": 4}
+    with DataLoader(Fetched(LENGTH), BATCH, trace=TraceOptions(tmp_path, granularity), **options) as loader:
+        assert len(numbers(loader)) == LENGTH
+    run = assert_recorded(tmp_path)
+    (main,) = run.processes
+    made = list(main.events(Kind.RUN))
+    assert [event.count for event in made] == [1] * LENGTH
+    assert Counter(event.batch for event in made) == Counter(index // BATCH for index in range(LENGTH))
+    assert {event.thread for event in made} <= {1, 2, 3, 4}
+    assert all(event.duration_ns >= 1_000_000 for event in made)  # the pause in it
+    spans = {event.index: event.batch for event in main.events(Kind.LOADER)}
+    assert spans == ({index: index // BATCH for index in range(LENGTH)} if granularity == "op" else {})
+    gotten = {event.index: (event.name, event.batch) for event in main.events(Kind.OP)}
+    assert gotten == {index: (f"get {index}", index // BATCH) for index in range(LENGTH)}
+    assert "turn with its own work" not in summarize(run).verdict.text
 
 
 @pytest.mark.parametrize("workers", [0, 2])

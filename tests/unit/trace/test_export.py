@@ -10,6 +10,7 @@ import pytest
 from minato._instrument import Kind
 from minato.cli import main
 from minato.trace import chrome, lotus, read_run
+from minato.trace.chrome_check import check
 from tests.support.traces import MS, WALL_OFFSET_NS, SyntheticRun
 
 
@@ -64,7 +65,7 @@ def test_chrome_trace_has_arrows_and_nested_spans(traced: SyntheticRun, tmp_path
     chrome.export(run, tmp_path / "fine.json")
     chrome.export(run, tmp_path / "coarse.json.gz", "batch")
     fine = json.loads((tmp_path / "fine.json").read_text())
-    assert chrome.check(fine) == []
+    assert check(fine) == []
     found = fine["traceEvents"]
     starts, ends = ({e["id"]: e for e in found if e["ph"] == phase} for phase in "sf")
     assert starts.keys() == ends.keys() == {-1, -2}
@@ -77,18 +78,85 @@ def test_chrome_trace_has_arrows_and_nested_spans(traced: SyntheticRun, tmp_path
     from gzip import decompress
 
     coarse = json.loads(decompress((tmp_path / "coarse.json.gz").read_bytes()))
-    assert chrome.check(coarse) == []
+    assert check(coarse) == []
     assert "SCrop" not in {e["name"] for e in coarse["traceEvents"]}
 
 
 def test_check_finds_what_viewers_would_not_show() -> None:
     """The check of the tests above can fail."""
     span = {"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 10}
-    assert chrome.check([span, {**span, "ts": 5}])
-    assert chrome.check([span, {**span, "ts": 2, "dur": 3}]) == []
-    assert chrome.check([{"ph": "s", "id": -1, "name": "x", "pid": 1, "ts": 0}])
-    assert chrome.check([{"ph": "X", "name": "a", "pid": 1, "ts": 0}])
-    assert chrome.check([{"ph": "X", "pid": 1}])
+    assert check([span, {**span, "ts": 5}])
+    assert check([span, {**span, "ts": 2, "dur": 3}]) == []
+    assert check([span, {**span, "ts": 9.999}])  # by a nanosecond and more
+    assert check([span, {**span, "ts": 10}]) == []
+    begin, end = ({"ph": phase, "id": -1, "name": "x", "pid": 1, "tid": 1, "ts": 5} for phase in "sf")
+    assert check([begin])
+    assert check([begin, end])  # on no span
+    assert check([span, begin, end]) == []
+    assert check([span, {**begin, "ts": 6}, end])  # back in time
+    assert check([span, begin, {**end, "tid": 2}])
+    assert check([{"ph": "C", "name": "ready", "pid": 1, "ts": 0, "args": {"ready": "3"}}])
+    assert check([{"ph": "C", "name": "ready", "pid": 1, "ts": 0, "args": {"ready": 3}}]) == []
+    assert check([{"ph": "X", "name": "a", "pid": 1, "ts": 0}])
+    assert check([{"ph": "X", "pid": 1}])
+
+
+def test_work_between_the_parts_of_a_parked_sample_stays_where_it_was(tmp_path: Path) -> None:
+    """Both parts are written when the sample is done; what the worker did in between was done then."""
+    run = SyntheticRun(tmp_path / "run")
+    run.made(1, 0, 10, 5)
+    run.made(0, 0, 0, 5, samples=0)
+    run.made(0, 0, 40, 5)
+    run.taken(1, 0, 16)
+    run.taken(0, 20, 26)
+    run.write()
+    events = list(chrome.events(read_run(tmp_path / "run"), WALL_OFFSET_NS))
+    assert check(events) == []
+    made = [event for event in events if event["name"].startswith("SBatchPre")]
+    assert [(event["name"][-1], event["ts"] / 1000, event["dur"] / 1000) for event in made] == [
+        ("0", 0, 5),
+        ("1", 10, 5),
+        ("0", 40, 5),
+    ]
+
+
+def test_calls_to_other_machines_have_a_track_for_each_lane(tmp_path: Path) -> None:
+    """Several are under way at once; tracks that are not a process's first have a name, merged or not."""
+    run = SyntheticRun(tmp_path / "run")
+    for lane, start in enumerate((0, 5)):
+        run.main.record(Kind.OFFLOADED, start * MS, 20 * MS, name="actor a", batch=0, index=lane, count=4, nbytes=100)
+    run.made(0, 0, 30, 1)
+    run.taken(0, 0, 40)
+    run.write()
+    events = list(chrome.events(read_run(tmp_path / "run"), WALL_OFFSET_NS))
+    assert check(events) == []
+    calls = [event for event in events if event["name"] == "actor a"]
+    assert [(call["ts"], call["dur"], call["args"]["samples"]) for call in calls] == [(0, 20_000, 4), (5000, 20_000, 4)]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert [names[call["tid"]] for call in calls] == ["other machines, call 0", "other machines, call 1"]
+    theirs = {"ph": "M", "name": "process_name", "pid": run.main_pid, "args": {"name": "python"}}
+    (tmp_path / "prof.json").write_text(json.dumps([theirs]))
+    chrome.merge(read_run(tmp_path / "run"), tmp_path / "prof.json", tmp_path / "out.json")
+    merged = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    assert sum(event["name"] == "thread_name" for event in merged) == 2
+
+
+def test_ranks_with_the_same_process_ids_have_tracks_of_their_own(tmp_path: Path) -> None:
+    """As on several machines, or in containers."""
+    for rank in range(2):
+        run = SyntheticRun(tmp_path / "run", rank)
+        run.main_pid = run.main.pid = 17
+        run.made(0, 0, 0, 10 + rank)
+        run.op("Crop", 0, 1, 3, index=5, batch=0)
+        run.taken(0, 0, 15 + rank)
+        run.write()
+    events = list(chrome.events(read_run(tmp_path / "run"), WALL_OFFSET_NS))
+    assert check(events) == []
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert len(names) == 4
+    assert names[17] == "minato main of rank 0"
+    waits = [event for event in events if event["name"].startswith("SBatchWait")]
+    assert [names[event["pid"]] for event in waits] == ["minato main of rank 0", "minato main of rank 1"]
 
 
 def test_merging_honours_the_profilers_base(traced: SyntheticRun, tmp_path: Path) -> None:
@@ -98,7 +166,7 @@ def test_merging_honours_the_profilers_base(traced: SyntheticRun, tmp_path: Path
     (tmp_path / "prof.json").write_text(json.dumps({"baseTimeNanoseconds": base, "traceEvents": [theirs]}))
     chrome.merge(read_run(tmp_path / "run"), tmp_path / "prof.json", tmp_path / "out.json")
     merged = json.loads((tmp_path / "out.json").read_text())
-    assert chrome.check(merged) == []
+    assert check(merged) == []
     found = merged["traceEvents"]
     assert found[0] == theirs
     assert [e["args"]["name"] for e in found if e["name"] == "process_name" and e["pid"] == traced.main_pid] == [

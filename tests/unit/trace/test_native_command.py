@@ -63,6 +63,13 @@ def test_from_a_dataset_to_a_split_profile(
     assert sum(parts.values()) == pytest.approx(found["totals"]["cpu-clock samples"])
     assert parts["Loader"] > 20
     assert parts["hashed"] > 20
+    mapped = json.loads((tmp_path / "map.json").read_text())
+    mapped["machine"]["processor"] = "another"
+    (tmp_path / "map.json").write_text(json.dumps(mapped))
+    assert main(arguments) == 2
+    assert "accept it with --foreign" in capsys.readouterr().err
+    assert main([*arguments, "--foreign"]) == 0
+    assert capsys.readouterr().err.count("made elsewhere") == 1  # once, though it is read and used
 
 
 @pytest.mark.parametrize(

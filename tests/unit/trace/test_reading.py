@@ -14,6 +14,7 @@ from minato._instrument import BLOCK, RECORD, Block, Kind, TraceOptions, TraceSp
 from minato._recording import Recorder
 from minato.trace import TraceError, read_run, sessions
 from minato.trace.batches import batches
+from minato.trace.summary import summarize, to_text
 from tests.support.traces import MS, WALL_OFFSET_NS, SyntheticRun
 
 
@@ -98,9 +99,28 @@ def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
     assert sum(sizes) <= bound
     (process,) = read_run(tmp_path).processes
     assert process.dropped_segments >= 7
+    assert "the beginning is missing" in to_text(summarize(tmp_path))
     kept = [event.index for event in process.events()]
     assert kept == list(range(kept[0], total))
     assert {event.name for event in process.events()} == {"always the same"}
+
+
+def test_a_directory_that_was_emptied_between_two_loaders_is_written_anew(tmp_path: Path) -> None:
+    """As somebody does who tries again in a notebook: what is recorded afterwards can be read, names and all."""
+    recorder = Recorder(spec(tmp_path, segment_bytes=1 << 16, max_bytes=2 << 16), "main")
+    for round_number in range(2):
+        recorder.hold()
+        for number in range(3000):  # more than two files
+            recorder.record(Kind.OP, number, 1, name="op", index=10_000 * round_number + number)
+            recorder.flush()
+        recorder.let_go()
+        (process,) = read_run(tmp_path).processes
+        kept = [event.index for event in process.events()]
+        assert kept[-1] == 10_000 * round_number + 2999
+        assert {event.name for event in process.events()} == {"op"}
+        for file in tmp_path.iterdir():
+            file.unlink()
+    assert not recorder.ended
 
 
 def test_the_newest_session_of_each_rank_is_read(tmp_path: Path) -> None:
@@ -112,6 +132,8 @@ def test_the_newest_session_of_each_rank_is_read(tmp_path: Path) -> None:
     found = read_run(tmp_path)
     assert {(p.header.rank, p.header.session[:8]) for p in found.processes} == {(0, "20260102"), (1, "20250101")}
     assert [life.id for life in batches(found)] == [0, 1]
+    written = sum(file.stat().st_size for file in tmp_path.iterdir() if "-9-aaaa" not in file.name)
+    assert summarize(found).trace_bytes == written  # of what was read, not of older sessions
     older = sessions(tmp_path)[0][0]
     assert [process.header.session for process in read_run(tmp_path, older).processes] == [older]
     with pytest.raises(TraceError, match=r"no session 'x', but 2025.*aaaa"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minato._instrument import Kind
-from minato.trace import tables, verdict
+from minato.trace import read_run, tables, verdict
 from minato.trace.samples import SampleTimes, sample_times
 from minato.trace.summary import TABLES, rows, summarize, to_csv, to_text
 from minato.trace.verdict import Facts, OpFact, WorkerFact, judge
@@ -71,6 +71,22 @@ def facts(**changes: object) -> Facts:
         ({"samples": replace(HEAVY, p99=0.012, slow_share=0.005)}, verdict.STRAGGLER, "slow samples"),
         ({"samples": replace(HEAVY, slow_loading=0.9)}, verdict.STORAGE, "loading"),
         ({"samples": replace(HEAVY, slow_share=0.3)}, verdict.PREPROCESSING, "Crop"),
+        (
+            {"samples": replace(HEAVY, slow_loading=0.7), "starved": 0.5},
+            verdict.STRAGGLER,
+            "slow samples",
+        ),  # for a core
+        ({"samples": replace(HEAVY, slow_loading=0.9), "starved": 0.5}, verdict.STORAGE, "loading"),
+        # Nobody saw their stages; but they wait, and for longer than others keep a sample from the CPU.
+        ({"samples": replace(HEAVY, slow_loading=0.9, slow_on_cpu=0.1, stages_seen=False)}, verdict.STORAGE, "loading"),
+        (
+            {
+                "samples": replace(TAIL, slow_loading=0.9, slow_on_cpu=0.1, slow_median=0.01, stages_seen=False),
+                "busy_share": 0.3,
+            },
+            verdict.STRAGGLER,
+            "slow samples",
+        ),
         # Short ones that lost the CPU to others for a while are not slow by themselves.
         ({"samples": replace(HEAVY, slow_on_cpu=0.1, slow_median=0.004)}, verdict.PREPROCESSING, "Crop"),
         # The user's own spans, where nothing else tells what is inside.
@@ -94,6 +110,10 @@ def facts(**changes: object) -> Facts:
         ({"ops": (OpFact("Loader", True, 8.0, 7.4, 0.008), FLIP)}, verdict.PREPROCESSING, "Loader"),
         ({"ops": (), "work_cpu_s": 1.0}, verdict.STORAGE, "loading"),
         ({"ops": ()}, verdict.PREPROCESSING, ""),
+        # The samples that were looked at do not wait, but others do; unless it was for a core.
+        ({"work_cpu_s": 6.0, "starved": 0.02}, verdict.STORAGE, "loading"),
+        ({"work_cpu_s": 6.0, "starved": 0.3}, verdict.PREPROCESSING, "Crop"),
+        ({"work_cpu_s": 6.0, "starved": 0.02, "crowded_cpu": 0.7}, verdict.PREPROCESSING, "Crop"),  # or each other
         # A busy machine keeps everything from the CPU: that is not storage.
         (
             {"ops": (OpFact("Loader", True, 8.0, 3.0, 0.008), OpFact("Crop", False, 9.0, 3.5, 0.009))},
@@ -121,7 +141,7 @@ def test_more_workers_are_not_advised_where_they_have_no_cores() -> None:
     crowd = facts(work_cpu_s=2.5, starved=0.75)
     assert judge(crowd).advice.startswith("More workers would not help")
     assert "For a core it was 75%" in judge(crowd).text
-    assert judge(replace(crowd, starved=0.02)).advice.startswith("Add workers")
+    assert judge(replace(crowd, starved=0.02, work_cpu_s=9.8)).advice.startswith("Add workers")
 
 
 amounts = st.floats(min_value=0, max_value=1e6, allow_nan=False)
@@ -164,6 +184,22 @@ def test_operations_are_summed_and_scaled(tmp_path: Path) -> None:
     assert loader.total_s == pytest.approx(5 * 2e-3)
     assert loader.cpu_s == pytest.approx(5 * 1e-3)
     assert crop.share + loader.share == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("collated_ms", "culprit"), [(1, ""), (8, "Collation")])
+def test_a_collation_is_not_all_of_the_work_for_being_all_that_was_timed(
+    tmp_path: Path, collated_ms: int, culprit: str
+) -> None:
+    """As with granularity "batch"; what it takes is a share of the whole work."""
+    run = SyntheticRun(tmp_path)
+    for batch in range(10):
+        run.made(batch, 0, 10 * batch, 10, samples=4)
+        run.op("Collation", 0, 10 * batch + 10 - collated_ms, collated_ms, batch=batch, kind=Kind.COLLATION)
+        run.taken(batch, 10 * batch, 10)
+    run.write()
+    found = summarize(tmp_path).verdict
+    assert (found.bound, found.culprit) == (verdict.PREPROCESSING, culprit)
+    assert ("80% of the work" in found.text) == bool(culprit)
 
 
 def test_waits_delays_and_order(tmp_path: Path) -> None:
@@ -254,6 +290,39 @@ def test_the_slowest_samples_are_listed_by_their_index(tmp_path: Path) -> None:
     assert (times.median, times.slow_share) == pytest.approx((0.002, 0.1))
     assert times.slow_work == pytest.approx((68 + 78 + 88) / (68 + 78 + 88 + 27 * 2))
     assert times.slow_on_cpu == pytest.approx(1.0)
+
+
+def test_threads_that_compute_are_told_by_the_time_they_are_at_work(tmp_path: Path) -> None:
+    """Not by how long their worker took to start: they wait for each other, and not for data."""
+    run = SyntheticRun(tmp_path)
+    for batch in range(20):
+        start = 1000 + 50 * batch
+        for lane in (1, 2):  # each is on the CPU half of the time
+            at_ns, cpu_ns = start * 1_000_000, 24_000_000
+            run.worker(0).record(Kind.RUN, at_ns, 50_000_000, batch=batch, cpu_ns=cpu_ns, thread=lane)
+        run.taken(batch, start - 50, 100)
+    run.write()
+    (row,) = summarize(tmp_path).workers
+    assert (row.alive_s, row.at_work_s) == pytest.approx((2.0, 1.0))
+    found = summarize(tmp_path).verdict
+    assert found.bound == verdict.PREPROCESSING
+    assert "kept 1.0 cores busy" in found.text
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_slow_samples_wait_whether_their_stages_were_looked_at_or_not(tmp_path: Path, looked_at: bool) -> None:
+    """Where none of them was, what is known of the runs that made them has to do."""
+    run = SyntheticRun(tmp_path)
+    for number in range(40):
+        slow = number % 20 == 19
+        run.made(number, 0, 100 * number, 80 if slow else 2, cpu_share=0.05 if slow else 1.0)
+        if looked_at or number < 5:
+            for kind in (Kind.LOADER, Kind.SAMPLE):
+                run.op(kind.name, 0, 100 * number, 80 if slow else 2, number, number, kind, 0.05 if slow else 1.0)
+    run.write()
+    found = sample_times(read_run(tmp_path))
+    assert found.stages_seen == looked_at
+    assert (found.slow_share, found.slow_loading) == pytest.approx((0.05, 0.95))
 
 
 def test_waiting_for_a_core_is_a_share_of_the_work_of_those_who_tell(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from minato._records import Place, Run
 from minato._workers.stages import find_stages
 from minato._workers.tracing import WorkerTrace
 from minato.trace import Event, chrome, read_run
+from minato.trace.chrome_check import check
 
 
 def load(index: int) -> int:
@@ -64,7 +65,7 @@ class Worker:
     def events(self, *kinds: Kind) -> list[Event]:
         self.trace.stop()
         (process,) = read_run(self.path).processes
-        assert chrome.check(list(chrome.events(read_run(self.path), 0))) == []
+        assert check(list(chrome.events(read_run(self.path), 0))) == []
         return list(process.events(*kinds))
 
 
