@@ -84,6 +84,13 @@ def _lanes(loader: Any, iterable: bool) -> int:
     return int(min(loader.num_fetch_workers, pool))
 
 
+def _most_in_run(loader: Any, lanes: int) -> int:
+    """Samples that a fetch takes at once, at most."""
+    if loader.fetcher == "sequential" or not loader.batch_pool:
+        return 1 << 30
+    return max(1, int(loader.batch_pool) // lanes)
+
+
 def slow_rule(loader: Any) -> tuple[str | float | None, str | float | None, int]:
     """From when on a sample counts as slow: the threshold, its fallback, and samples before there is one."""
     warmup = loader.warmup_samples or max(64, 2 * (loader.batch_size or 1))
@@ -141,7 +148,7 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
         tells_stack=loader.timeout > 0,
         fetcher=Fetcher(loader.fetcher),
         lanes=lanes,
-        most_in_run=max(1, loader.batch_pool // lanes) if loader.batch_pool and lanes > 1 else 1 << 30,
+        most_in_run=_most_in_run(loader, lanes),
         batch_pool=loader.batch_pool,
         thread_copies=loader.thread_copies,
         together=together,

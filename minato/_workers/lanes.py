@@ -149,6 +149,11 @@ class Turns:
         self._to_be_alone: list[int] = []
         """Lanes whose ticket is to be fetched alone, in the order in which they may."""
 
+    def may_go_on(self, lane: int) -> bool:
+        """Whether a lane that is working may take more work right away, which takes no exclusion: a lane that is to be
+        alone waits for all that are working, and these look here, or ask for their turn, before they take more."""
+        return lane in self._working and self.may_begin(lane)
+
     def may_begin(self, lane: int) -> bool:
         """Whether a lane may take work from the board."""
         return not self._to_be_alone and lane < self._words[Header.FETCHES]

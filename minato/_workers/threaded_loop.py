@@ -90,7 +90,7 @@ class _LaneBoard(LaneBoard):
         self._words[self._me + Worker.THREAD] = ident & 0x7FFF_FFFF_FFFF_FFFF
 
     def pull(self, want: int, whole_from: int = 0, with_rows: bool = False) -> Run | CollateTask | None:
-        if not self._begin_turn():
+        if not self._turns.may_go_on(self._lane) and not self._begin_turn():
             return None
         taken = super().pull(want, whole_from, with_rows)
         if taken is None:

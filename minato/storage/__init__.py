@@ -25,6 +25,7 @@ from .errors import CredentialsMissing as CredentialsMissing
 from .errors import EndpointUnreachable as EndpointUnreachable
 from .errors import MissingExtra as MissingExtra
 from .errors import ObjectMissing as ObjectMissing
+from .errors import RefusalCut as RefusalCut
 from .errors import StorageError as StorageError
 from .errors import Throttled as Throttled
 from .errors import TransientStorageError as TransientStorageError
@@ -42,7 +43,7 @@ from .retrying import RetryPolicy as RetryPolicy
 __all__ = [
     "AccessDenied", "BucketMissing", "ByteCache", "CacheStats", "CachedBytes", "ChecksumMismatch", "ConnectionLost",
     "CredentialsMissing", "DirectoryCache", "EndpointUnreachable", "HedgePolicy", "Index", "MemoryCache",
-    "MissingExtra", "ObjectMissing", "RetryPolicy", "S3Dataset", "S3File", "StorageError", "Throttled",
+    "MissingExtra", "ObjectMissing", "RefusalCut", "RetryPolicy", "S3Dataset", "S3File", "StorageError", "Throttled",
     "TransientStorageError", "Truncated", "WrongRegion", "cached_bytes", "list_objects", "load_index", "save_index",
 ]  # fmt: skip
 

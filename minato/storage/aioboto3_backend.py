@@ -24,13 +24,14 @@ class Aioboto3Backend(Boto3Backend):
         self._awaited = PerLoop(self._hold_client)
 
     async def get_async(self, key: str, span: Span | None = None) -> Fetched:
+        answer: Any = None
         try:
             client = await self._awaited.get()
             answer = await client.get_object(Bucket=self._location.bucket, Key=key, **range_options(span))
             async with answer["Body"]:  # as for boto3
                 data = await answer["Body"].read()
         except Exception as error:
-            raise _translate(error, self._location, key) from None
+            raise _translate(error, self._location, key, answer is not None) from None
         return fetched(answer, data)
 
     async def _hold_client(self) -> AsyncGenerator[Any, None]:
@@ -40,11 +41,13 @@ class Aioboto3Backend(Boto3Backend):
             yield lightened(client)
 
 
-def _translate(error: Exception, location: Location, key: str) -> StorageError:
+def _translate(error: Exception, location: Location, key: str, has_begun: bool) -> StorageError:
     if isinstance(error, aiohttp.ClientPayloadError):
+        if not has_begun:
+            return classify.refusal_cut(location, key, str(error))
         return classify.truncated(location, key, None, None, str(error))
     if isinstance(error, aiohttp.ClientConnectorError):
         return classify.unreachable(location, key, str(error))
     if isinstance(error, aiohttp.ClientError):
         return classify.lost(location, key, f"{type(error).__name__}: {error}")
-    return translate(error, location, key)
+    return translate(error, location, key, has_begun)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class ObjectInfo:
     """Without quotes; empty if the server gave none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """The answer to a GET: the body, and what the headers say of the object."""
+class Fetched(NamedTuple):
+    """The answer to a GET: the body, and what the headers say of the object. (Of all records the one that is made for
+    every object: a frozen dataclass takes a microsecond more.)"""
 
     data: bytes | memoryview
-    """A view is read-only, and of memory of the client library's."""
+    """A view is of memory that the client library made for this body, and has no further use for."""
     announced: int
     """Length of the body by the headers, in bytes."""
     object_bytes: int

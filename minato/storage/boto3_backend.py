@@ -33,12 +33,13 @@ class Boto3Backend:
         self._threads = PerLoop(self._hold_threads)
 
     def get(self, key: str, span: Span | None = None) -> Fetched:
+        answer: Any = None
         try:
             answer = self._client.get_object(Bucket=self._location.bucket, Key=key, **range_options(span))
             with answer["Body"]:  # what it enters is the bare stream, which compares nothing
                 data = answer["Body"].read()
         except Exception as error:
-            self._raise(error, key)
+            raise translate(error, self._location, key, has_begun=answer is not None) from None
         return fetched(answer, data)
 
     async def get_async(self, key: str, span: Span | None = None) -> Fetched:
@@ -152,8 +153,9 @@ def _listed(entry: Any) -> ObjectInfo:
     return ObjectInfo(entry["Key"], entry["Size"], entry.get("ETag", "").strip('"'))
 
 
-def translate(error: Exception, location: Location, key: str | None) -> StorageError:
-    """botocore has a type for everything."""
+def translate(error: Exception, location: Location, key: str | None, has_begun: bool = True) -> StorageError:
+    """botocore has a type for everything. `has_begun`: whether a good answer had begun; botocore reads the body of any
+    other before it returns."""
     known = botocore.exceptions
     if isinstance(error, StorageError):
         return error
@@ -171,6 +173,8 @@ def translate(error: Exception, location: Location, key: str | None) -> StorageE
     if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError)):
         return classify.credentials_missing(location, key, str(error))
     if isinstance(error, (known.IncompleteReadError, known.ResponseStreamingError)) or _says(error, "IncompleteRead"):
+        if not has_begun:
+            return classify.refusal_cut(location, key, str(error))
         return classify.truncated(location, key, None, None, str(error))
     if isinstance(error, known.FlexibleChecksumError):
         return classify.checksum(location, key, str(error))

@@ -95,6 +95,13 @@ def truncated(
     return make(errors.Truncated, location, key, said, remedy)
 
 
+def refusal_cut(location: Location, key: str | None, text: str) -> errors.StorageError:
+    """An answer that is an error, and broke off before it had said which. Servers do so where an object that they have
+    listed, or remember, is not there when they come to read it."""
+    remedy = "the object is likely gone or changed behind the server: list anew; else look into the server's log"
+    return make(errors.RefusalCut, location, key, _short(text), remedy)
+
+
 def checksum(location: Location, key: str | None, text: str) -> errors.StorageError:
     """A body that is not what its checksum says."""
     remedy = "bytes were changed on the way or in storage: raise retries=, or look at the object"
@@ -115,6 +122,7 @@ def make(
         errors.Throttled: "server busy",
         errors.ConnectionLost: "connection lost",
         errors.Truncated: "answer cut short",
+        errors.RefusalCut: "refused, and the reason cut short",
         errors.ChecksumMismatch: "checksum does not match",
     }.get(kind, "request failed")
     return kind(f"{what}: {location.describe(key)} ({said}). To mend: {remedy}.", location.bucket, key, remedy)

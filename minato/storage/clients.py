@@ -27,9 +27,9 @@ class Client:
 
     def tries(self, policy: RetryPolicy) -> Tries:
         """The tries of one request."""
-        return Tries(policy, lambda: self.reached, self._given_up)
+        return Tries(policy, self)
 
-    def _given_up(self, error: StorageError) -> None:
+    def given_up(self, error: StorageError) -> None:
         """A client has the credentials that were found when it was made. If they are of no use, the next request is to
         look for them again: whoever is told that they are missing may set them and go on."""
         if isinstance(error, CredentialsMissing) or (isinstance(error, AccessDenied) and not self.reached):

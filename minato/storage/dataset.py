@@ -112,14 +112,14 @@ class S3Dataset(Dataset[Any]):
         number = self._number(index)
         key = self.index.key(number)
         read = self.reader.read_writable if self.decode is _as_tensor else self.reader.read
-        return self._sample(key, read(key, self.index.etag(number)))
+        return self._sample(key, read(key, self._etag(number)))
 
     async def __getitem_async__(self, index: int) -> Any:
         """As `dataset[index]`; the bytes are awaited. `decode` and `transform` run in the event loop's thread."""
         number = self._number(index)
         key = self.index.key(number)
         read = self.reader.read_writable_async if self.decode is _as_tensor else self.reader.read_async
-        return self._sample(key, await read(key, self.index.etag(number)))
+        return self._sample(key, await read(key, self._etag(number)))
 
     @property
     def __getitems__(self) -> Callable[[list[int]], list[Any]] | None:
@@ -143,6 +143,10 @@ class S3Dataset(Dataset[Any]):
         if not -count <= index < count:
             raise IndexError(f"index {index} is out of range: the dataset has {count} samples")
         return index + count if index < 0 else int(index)
+
+    def _etag(self, number: int) -> str:
+        """What tells versions of an object apart in the cache."""
+        return "" if self.reader.cache is None else self.index.etag(number)
 
     def _sample(self, key: str, data: bytes | Bytes) -> Any:
         sample = data if self.decode is None else self.decode(data)

@@ -13,6 +13,7 @@ MinatoError
            ├── Throttled         the server asks for fewer requests, or fails (429, 5xx)
            ├── ConnectionLost    reset or timed out on the way; a ConnectionError too
            ├── Truncated         fewer bytes than announced
+           │    └── RefusalCut   of an answer that was an error: what it says did not come. Tried again only shortly
            └── ChecksumMismatch  other bytes than announced
 """
 
@@ -73,6 +74,10 @@ class ConnectionLost(TransientStorageError, ConnectionError):
 
 class Truncated(TransientStorageError):
     """A body was shorter than its announced length."""
+
+
+class RefusalCut(Truncated):
+    """The server refused, and its answer broke off before it had said why."""
 
 
 class ChecksumMismatch(TransientStorageError):

@@ -185,6 +185,8 @@ def translate(error: Exception, location: Location, key: str | None) -> StorageE
         return classify.by_status(location, key, 301, "PermanentRedirect")
     if isinstance(error, FileNotFoundError):
         return classify.by_status(location, key, 404, "")
+    if "response body error" in text and "RetryError" in text:  # the body of a good answer is read behind its retries
+        return classify.refusal_cut(location, key, brief)
     if re.search(r"kind: Connect\b", text):
         tls = re.search(
             r"Invalid(?:Content|Certificate|Message)\w*|UnknownIssuer|CertificateUnknown|AlertReceived", text

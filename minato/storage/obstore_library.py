@@ -18,7 +18,10 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 _NAME = "obstore._obstore"
+_THREADS = "TOKIO_WORKER_THREADS"  # what the library's runtime looks for when it starts
 
 
 class _Libraries:
@@ -64,8 +67,25 @@ def library() -> Any:
     if _here.in_use is None:
         importlib.import_module("obstore")
         original = sys.modules[_NAME]
-        _here.in_use = original if _here.original_is_free else _here.untouched or _load_copy(str(original.__file__))
+        chosen = original if _here.original_is_free else _here.untouched or _load_copy(str(original.__file__))
+        _start_runtime(chosen)
+        _here.in_use = chosen
     return _here.in_use
+
+
+def _start_runtime(module: Any) -> None:
+    """Start the library's threads. By itself it has one for each core, in every process: a loader's workers would have
+    many times as many threads as there are cores, which pass a body's parts to each other. They get what is their share
+    of the cores; whoever has set the number is obeyed."""
+    info = get_worker_info()
+    if info is None or _THREADS in os.environ:
+        return
+    os.environ[_THREADS] = str(max(1, len(os.sched_getaffinity(0)) // max(1, info.num_workers)))
+    try:
+        with suppress(FileNotFoundError):
+            module.head(module._store.MemoryStore(), "nothing")  # any request does
+    finally:
+        del os.environ[_THREADS]
 
 
 def _load_copy(path: str) -> ModuleType:

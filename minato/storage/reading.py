@@ -16,13 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .backend import Fetched, Span
 from .cache import ByteCache, Bytes
 from .clients import Client, client_for
 from .hedging import HedgePolicy, Hedger
 from .location import Location
+from .owning import owned
 from .retrying import RetryPolicy, retry, retry_async
 from .verify import EtagCheck, Verify, check_length
 
@@ -67,7 +66,7 @@ class Reader:
         if get is not None:
             return get(self.cache_name(key, etag))
         kept = self._kept(key, etag)  # a cache of the user's may lack it
-        return None if kept is None else _copied(kept)
+        return None if kept is None else owned(kept)
 
     def _keep(self, key: str, etag: str, fetched: Fetched) -> bytes:
         data = bytes(fetched.data)
@@ -78,7 +77,7 @@ class Reader:
     def _keep_writable(self, key: str, etag: str, fetched: Fetched) -> Bytes:
         if self.cache is not None:
             self._keep(key, etag, fetched)
-        return _copied(fetched.data)
+        return owned(fetched.data)
 
     def cache_name(self, key: str, etag: str) -> str:
         """What names an object's bytes in a cache that other datasets may share."""
@@ -87,38 +86,33 @@ class Reader:
     def fetch(self, key: str, span: Span | None = None) -> Fetched:
         """An object or part of it from the server, whatever the cache has."""
         client = client_for(self.location)
-        check = self._checker(client, key, span)
+        etags = self._etags(client, key, span)
 
         def attempt() -> Fetched:
-            fetched = self._request(client, key, span)
-            check(fetched)
-            client.reached = True
-            return fetched
+            return self._checked(self._request(client, key, span), client, key, etags)
 
         return retry(attempt, client.tries(self.retry))
 
     async def fetch_async(self, key: str, span: Span | None = None) -> Fetched:
         """As `fetch`, awaiting."""
         client = client_for(self.location)
-        check = self._checker(client, key, span)
+        etags = self._etags(client, key, span)
 
         async def attempt() -> Fetched:
-            fetched = await self._request_async(client, key, span)
-            check(fetched)
-            client.reached = True
-            return fetched
+            return self._checked(await self._request_async(client, key, span), client, key, etags)
 
         return await retry_async(attempt, client.tries(self.retry))
 
-    def _checker(self, client: Client, key: str, span: Span | None) -> Callable[[Fetched], None]:
-        etags = EtagCheck(client, self.location, key) if self.verify == "checksum" and span is None else None
+    def _etags(self, client: Client, key: str, span: Span | None) -> EtagCheck | None:
+        return EtagCheck(client, self.location, key) if self.verify == "checksum" and span is None else None
 
-        def check(fetched: Fetched) -> None:
-            check_length(fetched, self.location, key)
-            if etags is not None:
-                etags.check(fetched)
-
-        return check
+    def _checked(self, fetched: Fetched, client: Client, key: str, etags: EtagCheck | None) -> Fetched:
+        """An answer that is what it says. Raises if it is not."""
+        check_length(fetched, self.location, key)
+        if etags is not None:
+            etags.check(fetched)
+        client.reached = True
+        return fetched
 
     def _request(self, client: Client, key: str, span: Span | None) -> Fetched:
         if self.hedge is None:
@@ -129,10 +123,6 @@ class Reader:
         if self.hedge is None:
             return await client.backend.get_async(key, span)
         return await _hedged_async(lambda: asyncio.ensure_future(client.backend.get_async(key, span)), _hedger_of(self))
-
-
-def _copied(data: bytes | memoryview) -> Bytes:
-    return np.frombuffer(data, np.uint8).copy()
 
 
 _hedgers: dict[tuple[int, Location, HedgePolicy], Hedger] = {}

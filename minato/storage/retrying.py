@@ -8,12 +8,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from .errors import EndpointUnreachable, StorageError, TransientStorageError
+from .errors import EndpointUnreachable, RefusalCut, StorageError, TransientStorageError
 
 T = TypeVar("T")
 _TRIES_TO_REACH = 3  # of an endpoint that never answered: it is more likely mistyped than rebooting
+_TRIES_OF_REFUSED = 4  # of what is refused without a reason: it is more likely gone than a server in trouble
 _OWN_RANDOM = random.Random()  # pauses must not draw from the numbers that the user seeded
 # Forked workers would else all pause for the same times, and come back together.
 os.register_at_fork(after_in_child=_OWN_RANDOM.seed)
@@ -47,32 +48,42 @@ class RetryPolicy:
             return None
         if isinstance(error, EndpointUnreachable) and not reached and failures >= _TRIES_TO_REACH:
             return None
+        if isinstance(error, RefusalCut) and failures >= _TRIES_OF_REFUSED:
+            return None
         longest = min(self.max_backoff_s, self.backoff_s * 2 ** min(failures - 1, 30))
         pause_s = longest * (1 - chance / 2)
         return pause_s if elapsed_s + pause_s <= self.budget_s else None
 
 
+class Tried(Protocol):
+    """What is tried: a client."""
+
+    reached: bool
+    """Whether the endpoint has answered at all."""
+
+    def given_up(self, error: StorageError) -> None:
+        """That error is raised for good."""
+
+
 class Tries:
     """The tries of one read. `after(error)` says how long to pause, or raises the error for good."""
 
-    def __init__(
-        self, policy: RetryPolicy, reached: Callable[[], bool], given_up: Callable[[StorageError], None]
-    ) -> None:
-        """`given_up` is told the error that is raised for good."""
+    __slots__ = ("_began", "_client", "_failures", "_policy")
+
+    def __init__(self, policy: RetryPolicy, client: Tried) -> None:
         self._policy = policy
-        self._reached = reached
-        self._given_up = given_up
+        self._client = client
         self._began = time.monotonic()
         self._failures = 0
 
     def after(self, error: StorageError) -> float:
         self._failures += 1
         elapsed_s = time.monotonic() - self._began
-        pause_s = self._policy.pause_s(error, self._failures, elapsed_s, self._reached(), _OWN_RANDOM.random())
+        pause_s = self._policy.pause_s(error, self._failures, elapsed_s, self._client.reached, _OWN_RANDOM.random())
         if pause_s is None:
             if self._failures > 1:
                 error.add_note(f"given up after {self._failures} tries in {elapsed_s:.1f} s")
-            self._given_up(error)
+            self._client.given_up(error)
             raise error
         return pause_s
 

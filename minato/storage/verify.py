@@ -14,6 +14,7 @@ from .location import Location
 
 Verify = Literal["length", "checksum"]
 VERIFY: tuple[Verify, ...] = get_args(Verify)
+_MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
 
 def check_length(fetched: Fetched, location: Location, key: str) -> None:
@@ -58,4 +59,4 @@ class EtagCheck:
 
 def is_md5(etag: str) -> bool:
     """Whether an ETag can be the MD5 of its object; that of an object put in parts has a `-`."""
-    return re.fullmatch(r"[0-9a-fA-F]{32}", etag) is not None
+    return _MD5.fullmatch(etag) is not None

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as Reference
 
 import minato
 from minato import DataLoader
+from minato._planning import make_plan
 
 from .checks import assert_same_outcomes, lists, outcomes
 
@@ -299,6 +300,15 @@ def test_without_workers_only_so_much_is_fetched_ahead(arguments, most):
     for number in range(1, 10):
         next(iterator)
         assert len(asked) <= 2 * number + most
+
+
+@pytest.mark.parametrize("fetches", [1, 2, 16])
+def test_a_worker_holds_no_more_samples_than_batch_pool(fetcher, fetches):
+    """With a single fetch, too."""
+    loader = DataLoader(Both(40), 8, num_workers=1, fetcher=fetcher, num_fetch_workers=fetches, batch_pool=4)
+    plan = make_plan(loader, lambda: 2).worker
+    assert plan.lanes * plan.most_in_run <= 4
+    assert sorted(index for batch in loader for index in batch["i"].tolist()) == list(range(40))
 
 
 def test_an_error_of_the_sampler_comes_after_the_batches_before_it(fetcher):

@@ -10,14 +10,16 @@ import random
 import signal
 import zipfile
 import zlib
+from collections.abc import Iterator
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.utils.data
 
 import minato
-from minato.storage import ChecksumMismatch, ObjectMissing, Throttled, Truncated
+from minato.storage import ChecksumMismatch, ObjectMissing, RefusalCut, Throttled, Truncated
 from minato.storage.reading import hedge_counts
 from minato.testing import Faults
 
@@ -80,11 +82,12 @@ def test_tensors_are_of_the_samples_own_memory(storage: Storage, backend: str) -
     """From the server and from a cache; an empty object is an empty tensor."""
     storage.server.put(BUCKET, "few/a.bin", b"abc")
     storage.server.put(BUCKET, "few/b.bin", b"")
+    storage.server.put(BUCKET, "few/c.bin", bytes([3]) * 200_000)
     dataset = minato.S3Dataset(
         f"s3://{BUCKET}/few/", decode="tensor", endpoint=storage.proxy.url, cache="1MB", backend=backend
     )
     for _ in range(3):
-        for number, values in enumerate([[97, 98, 99], []]):
+        for number, values in enumerate([[97, 98, 99], [], [3] * 200_000]):
             for sample in (dataset[number], asyncio.run(dataset.__getitem_async__(number))):
                 assert sample.dtype == torch.uint8
                 assert sample.tolist() == values
@@ -164,6 +167,52 @@ def test_error_of_a_read_names_its_class(storage: Storage, backend: str) -> None
         assert storage.proxy.counts()["get"] >= 2
         with pytest.raises(kind):
             asyncio.run(dataset.__getitem_async__(3))
+
+
+def test_refusal_that_is_cut_short_is_not_taken_for_a_body_that_is(storage: Storage, backend: str) -> None:
+    """Servers answer so where an object that they remember is gone when they come to read it."""
+    dataset = dataset_of(storage, backend=backend)
+    assert dataset[0] == storage.bodies[0]
+    head = "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/xml\r\nContent-Length: 5000"
+    storage.proxy.set(Faults(answer=f"{head}\r\nConnection: close\r\n\r\n<Error><Code>Inter"))
+    for read in (lambda: dataset[3], lambda: asyncio.run(dataset.__getitem_async__(3))):
+        before = storage.proxy.counts()["get"]
+        with pytest.raises(RefusalCut, match="likely gone") as caught:
+            read()
+        assert caught.value.bucket == BUCKET and caught.value.key == dataset.key(3)
+        assert storage.proxy.counts()["get"] - before <= 4, "it was asked for again and again"
+
+
+@pytest.fixture
+def two_cores() -> Iterator[None]:
+    """This process and those it starts have two cores."""
+    before = os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("needs two cores")
+    os.sched_setaffinity(0, sorted(before)[:2])
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [(None, 1), ("3", 3)])
+def test_workers_have_their_share_of_the_cores_for_requests(
+    storage: Storage, two_cores: None, monkeypatch: pytest.MonkeyPatch, wanted: str | None, expected: int
+) -> None:
+    """obstore has threads of its own, one for each core in every process; as many as set, if somebody set it."""
+    dataset = dataset_of(storage, backend="obstore", transform=RuntimeThreads())
+    if wanted is not None:
+        monkeypatch.setenv("TOKIO_WORKER_THREADS", wanted)
+    loader = minato.DataLoader(dataset, batch_size=None, num_workers=2, sampler=range(8))
+    assert {int(threads) for threads in loader} == {expected}
+    assert os.environ.get("TOKIO_WORKER_THREADS") == wanted
+
+
+class RuntimeThreads:
+    """Of a sample: how many threads of this process are obstore's."""
+
+    def __call__(self, _: bytes) -> int:
+        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        return sum("tokio" in name for name in names)
 
 
 @pytest.mark.parametrize("loader", [minato.DataLoader, torch.utils.data.DataLoader], ids=["minato", "torch"])

@@ -9,6 +9,7 @@ from minato.storage import (
     ChecksumMismatch,
     EndpointUnreachable,
     HedgePolicy,
+    RefusalCut,
     RetryPolicy,
     StorageError,
     Throttled,
@@ -39,6 +40,9 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert policy.pause_s(down, 1, 0.0, False, 0.5) is not None
     assert policy.pause_s(down, 3, 0.0, False, 0.5) is None, "an endpoint that never answered is given up soon"
     assert policy.pause_s(down, 3, 0.0, True, 0.5) is not None
+    refused = RefusalCut("no reason given")
+    assert policy.pause_s(refused, 3, 0.0, True, 0.5) is not None
+    assert policy.pause_s(refused, 4, 0.0, True, 0.5) is None, "what is refused again and again is likely gone"
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 2.0), st.booleans()), min_size=1, max_size=400))

@@ -64,6 +64,20 @@ def test_a_lane_that_is_to_be_alone_waits_for_the_others_and_they_for_it() -> No
     assert order.may_begin(2)
 
 
+def test_a_lane_goes_on_without_a_turn_until_another_is_to_be_alone() -> None:
+    order = turns(2)
+    assert not order.may_go_on(0), "it is not working yet"
+    order.begin(0)
+    order.begin(1)
+    assert order.may_go_on(0)
+    order.isolate(1)
+    assert not order.may_go_on(0) and not order.may_go_on(1)
+    order.end(0)
+    order.end(1)
+    order.begin(2)
+    assert not order.may_go_on(2), "it is beyond the number of fetches"
+
+
 def test_two_lanes_that_are_to_be_alone_take_turns() -> None:
     order = turns()
     for lane in (2, 3):
