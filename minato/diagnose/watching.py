@@ -156,6 +156,7 @@ class Watch:
             cpu_s=total["cpu_ns"] * 1e-9 * scale,
             wall_s=total["wall_ns"] * 1e-9 * scale,
             bytes_out=int(total["bytes_out"] * scale),
+            bytes_read=int(total["bytes_read"] * scale),
         )
 
     def diagnosis(self) -> Diagnosis:
