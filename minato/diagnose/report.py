@@ -57,6 +57,8 @@ class Diagnosis:
         return f"{self._what()} ({_SURE[self.sureness]}). {self._do()}"
 
     def _what(self) -> str:
+        if self._tried is not None and self.rank == RATE:
+            return self._better_inline()
         step = self.seen.measurement.step_s
         if self.bottleneck == CONSUMER and step is not None:
             return (
@@ -79,6 +81,15 @@ class Diagnosis:
         return (
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
             f"{does}; {self._held()}"
+        )
+
+    def _better_inline(self) -> str:
+        measurement = self.seen.measurement
+        workers = f"{measurement.workers} worker{'s' * (measurement.workers != 1)}"
+        each = 1 / (measurement.inline_rate or self.now.rate) / measurement.batch_size
+        return (
+            f"The bottleneck is handing samples over: they are so cheap ({_seconds(each)} each) that it takes longer "
+            f"to have them from {workers} than to make them in your loop's own process"
         )
 
     def _ranked(self, stage: StageModel) -> str:
@@ -111,6 +122,11 @@ class Diagnosis:
             return ""
         return f"; it still waits {self.seen.measurement.wait_share or 0:.0%} of its time, as they come unevenly"
 
+    @property
+    def _tried(self) -> Advice | None:
+        """What was run, and found to be better than the loader as it is."""
+        return next((one for one in self.advice if one.was_tried), None)
+
     def _loader_rate(self) -> float:
         measurement = self.seen.measurement
         return predict(measurement, Setting(measurement.workers, measurement.concurrency), with_consumer=False).rate
@@ -120,6 +136,9 @@ class Diagnosis:
         if worth:
             last = worth[-1]
             steps = ", and ".join(one.in_full for one in self.advice if one.is_urgent or one.rate is not None)
+            if last is self._tried and self.rate:
+                times = (last.rate or 0.0) / self.rate
+                return f"Do this: {steps}: {last.rate:,.1f} batches/s when it was tried, {times:.1f} times as many."
             others = " with the cores to itself" if self.seen.measurement.others_cores else ""
             times = (last.rate or 0) / self._rate_alone()
             gain = f", {times:.1f} times as many" if times >= WORTH_SAYING else ""
@@ -175,9 +194,8 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = [self.verdict, "", self.table(), "", *self._limits()]
         for number, one in enumerate(self.advice, 1):
-            rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
             lines += ["", f"{number}. {one.in_full[0].upper()}{one.in_full[1:]}."]
-            lines.append(f"   Because {one.reason}.{rate}")
+            lines.append(f"   Because {one.reason}. {one.rate_in_words}".rstrip())
         return "\n".join(lines)
 
     def _limits(self) -> list[str]:
@@ -243,9 +261,7 @@ class Diagnosis:
             bar = f'<div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div>'
             rows.append(f'<tr>{cells}<td style="min-width:210px">{bar}</td></tr>')
         advice = "".join(
-            f"<li><b>{html.escape(one.in_full)}</b>: {html.escape(one.reason)}"
-            + ("." if one.rate is None else f". Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
-            + "</li>"
+            f"<li><b>{html.escape(one.in_full)}</b>: {html.escape(f'{one.reason}. {one.rate_in_words}'.rstrip())}</li>"
             for one in self.advice
         )
         return (
@@ -266,10 +282,13 @@ def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...], rank: str = RA
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     slots = 1 if loader.num_workers == 0 else measurement.slots
     worst = bottleneck(stages, slots, measurement.cores, rank)
-    name = CONSUMER if now.limit == CONSUMER else worst.name
+    tried = [one.rate for one in advice if one.was_tried]
+    name = CONSUMER if now.limit == CONSUMER and not tried else worst.name
     # What a stage takes of a sample's time is how far it is ahead; by another rank, what that is about.
     costs = [stage.demand.wall_s if rank == RATE else score(stage, slots, measurement.cores, rank) for stage in stages]
     sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, costs, stages.index(worst), now)
+    if rank == RATE and tried and tried[0] and measurement.rate:
+        sureness = _how_sure(tried[0] / measurement.rate, measurement.rate_change)
     best, why_not = machine_bound(measurement), _no_cache(loader, seen)
     return Diagnosis(seen, stages, now, best, name, sureness, advice, why_not, rank)
 
