@@ -37,7 +37,9 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("factory", help="module:function that returns a DataLoader when called without arguments")
-    parser.add_argument("--max-seconds", type=float, default=15.0, help="about how long to measure (default 15)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=15.0, help="how long to measure; starts come on top (default 15)"
+    )
     parser.add_argument(
         "--rank",
         choices=("rate", "busy", "wait"),

@@ -51,7 +51,12 @@ def run(
 
     Args:
         loader: over a map-style dataset.
-        max_seconds: about how long to measure; the measurement ends sooner when it is steady.
+        max_seconds: how long to measure, all looks together; each ends sooner when it is steady. It is no deadline. On
+            top come the starts of processes (up to four for looks aside, and the workers of up to three loaders), what
+            is under way when a look's time is up (a sample, a batch), and the least times below which a look says
+            nothing: 1 s for a cache, 0.2 s for each of up to 12 steps of the storage's curve, 0.3 s without workers.
+            With fork, max_seconds=2 takes 2 to 4 s, more beside other programs, and the default 7 to 10 s; under spawn
+            each start takes a second or two more.
         step: what your loop does with a batch, to see whether that is the bottleneck. It is called with batches.
         storage_bytes_s: what the storage gives at most, if that is known; it is not measured then.
         rank: which stage is named as the bottleneck. "rate": the one that allows the fewest batches per second, with as
