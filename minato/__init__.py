@@ -35,6 +35,7 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._instrument import count_bytes as count_bytes
 from ._instrument import mark as mark
 from ._instrument import traced as traced
 from ._patching import patch as patch
@@ -56,6 +57,7 @@ __all__ = [
     "StagedDataset",
     "__version__",
     "cached_bytes",
+    "count_bytes",
     "deterministic",
     "diagnose",
     "errors",
@@ -71,7 +73,7 @@ __all__ = [
 
 _PUBLIC = (
     *(DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset),
-    *(get_sample_rng, mark, patch, seeded_sample, traced),
+    *(count_bytes, get_sample_rng, mark, patch, seeded_sample, traced),
 )
 for _public in _PUBLIC:
     _public.__module__ = "minato"

@@ -1,7 +1,8 @@
 """What a trace is made of, and how anything that runs leaves an event in it. Standard library only.
 
 Covers: the kinds of events, the layout of a record, the file's blocks (docs/trace-format.md describes them for readers
-in other languages), the recorder that is active in this process, and `traced` and `mark` for users' own spans.
+in other languages), the recorder that is active in this process, `traced` and `mark` for users' own spans, and
+`count_bytes` for what users' own code reads.
 Does not cover: writing files (_recording.py), reading them (trace/reading.py).
 
 A process records when a traced loader has made it active: `active()` is None otherwise, and that look is all an unused
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import os
 import struct
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
@@ -52,7 +55,7 @@ class Kind(enum.IntEnum):
     SAMPLE = 1
     """Span: one sample from its index to the finished sample. `nbytes`: of the finished sample."""
     LOADER = 2
-    """Span: the part of a sample before its first transform."""
+    """Span: the part of a sample before its first transform. `nbytes`: that `count_bytes` was told in it."""
     OP = 3
     """Span: one transform of one sample, or a user's `traced` span."""
     RUN = 4
@@ -206,6 +209,8 @@ _R = TypeVar("_R")
 class _Span:
     """A span with a name: a context manager and a decorator. May be entered again while it is open."""
 
+    __minato_random__ = False  # as by `minato.deterministic`: its clocks are none of what it spans
+
     def __init__(self, kind: Kind, name: Any) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"a span needs a name, such as 'decode', got {name!r}")
@@ -255,3 +260,57 @@ def traced(name: str) -> _Span:
 def mark(name: str) -> _Span:
     """A span of the program's own code in the trace: `with minato.mark("train_step"):`, or as a decorator."""
     return _Span(Kind.MARK, name)
+
+
+class Tally:
+    """Adds up what `count_bytes` is told inside its `with` block: by this thread or task, and by whatever runs in a
+    copy of its context (tasks begun there, `asyncio.to_thread`). The one around it is told as well."""
+
+    __slots__ = ("_lock", "_outer", "_token", "nbytes")
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._lock = threading.Lock()
+        self._outer: Tally | None = None
+        self._token: Token[Tally | None] | None = None
+
+    def __enter__(self) -> Tally:
+        self._token = token = _tally.set(self)
+        self._outer = None if token.old_value is Token.MISSING else token.old_value
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        assert self._token is not None
+        _tally.reset(self._token)
+        self._token = None
+
+    def add(self, nbytes: int) -> None:
+        """So many more."""
+        with self._lock:
+            self.nbytes += nbytes
+        if self._outer is not None:
+            self._outer.add(nbytes)
+
+
+_tally: ContextVar[Tally | None] = ContextVar("minato_tally", default=None)
+
+
+def count_bytes(n: int) -> None:
+    """Say that `n` bytes were read for the sample at hand: `minato.count_bytes(len(body))`.
+
+    For ways of reading that nobody can see from outside: a client in C, a memory map, a socket. Bytes that Python or a
+    library reads from a file by `read` are seen anyway, and are not to be told again. Counts in `minato.diagnose` and
+    in traces, while they look at the sample; otherwise it costs a look. To be called where the sample is made, in its
+    thread or task, in tasks that it begins, or in `asyncio.to_thread`; in other threads nobody knows for which sample
+    it is.
+    """
+    tally = _tally.get()
+    if tally is None:
+        return
+    try:
+        nbytes = operator.index(n)
+    except TypeError:
+        raise TypeError(f"count_bytes needs a number of bytes, an int, got {n!r}") from None
+    if nbytes < 0:
+        raise ValueError(f"count_bytes needs a number of bytes, 0 or more, got {nbytes}")
+    tally.add(nbytes)

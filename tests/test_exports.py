@@ -21,6 +21,7 @@ PUBLIC = {
     "SampleRng",
     "StagedDataset",
     "__version__",
+    "count_bytes",
     "errors",
     "get_sample_rng",
     "get_worker_info",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._fetchers.sequential import has_getitems
-from .._instrument import NONE, Flag, Kind
+from .._instrument import NONE, Flag, Kind, Tally
 from .lane_recording import Line
 from .splitting import Steps
 from .stages import SampleRun, find_stages
@@ -181,7 +181,7 @@ class StageClock:
         self._numbers: dict[int, tuple[object, int]] = {}
         """Numbers of functions' names, by the functions' ids; the functions are kept, so that ids stay theirs."""
 
-    def ended(self, kind: int, name: int, start_ns: int, end_ns: int, flags: int, index: int) -> None:
+    def ended(self, kind: int, name: int, start_ns: int, end_ns: int, flags: int, index: int, nbytes: int = 0) -> None:
         """A stage has ended."""
         self.end_ns = end_ns
         duration_ns = end_ns - start_ns
@@ -199,7 +199,7 @@ class StageClock:
                 duration_ns = self.end_ns - start_ns
         pending = self.recorder.pending
         if pending is not None:
-            pending.append((kind, flags, name, 0, max(0, used_ns) // 1000, start_ns, duration_ns, index, 0))
+            pending.append((kind, flags, name, 0, max(0, used_ns) // 1000, start_ns, duration_ns, index, nbytes))
 
     def number(self, function: object, run: SampleRun) -> int:
         """The number of the name of the stage that calls `function`, the next of `run`."""
@@ -244,14 +244,15 @@ class TracedSampleRun(SampleRun):
                 self._tell(flags)
 
     def _load(self) -> bool:
-        start_ns, flags = _now(), _FAILED
+        told, start_ns, flags = Tally(), _now(), _FAILED
         try:
-            done = super().advance()
+            with told:
+                done = super().advance()
             flags = 0
             return done
         finally:
             end_ns = _now()
-            self._clock.ended(_LOADER, self._clock.loader, start_ns, end_ns, flags, self._index)
+            self._clock.ended(_LOADER, self._clock.loader, start_ns, end_ns, flags, self._index, told.nbytes)
 
     def _apply(self) -> bool:
         """Call the next transform; what follows it up to the next one is told apart if it takes time."""

@@ -37,7 +37,15 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("factory", help="module:function that returns a DataLoader when called without arguments")
-    parser.add_argument("--max-seconds", type=float, default=15.0, help="about how long to measure (default 15)")
+    parser.add_argument(
+        "--max-seconds", type=float, default=15.0, help="how long to measure; starts come on top (default 15)"
+    )
+    parser.add_argument(
+        "--rank",
+        choices=("rate", "busy", "wait"),
+        default="rate",
+        help="name as bottleneck the stage that allows the lowest rate (default), computes most, or waits most",
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--dot", metavar="FILE", help="write the pipeline as a graph for Graphviz")
     parser.add_argument("--html", metavar="FILE", help="write the diagnosis as a page of HTML")
@@ -57,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.factory} returned a {type(loader).__name__}; a DataLoader was needed")
     try:
         with _progress(arguments.max_seconds) as tell:
-            diagnosis = diagnose(loader, max_seconds=arguments.max_seconds, tell=tell)
+            diagnosis = diagnose(loader, max_seconds=arguments.max_seconds, rank=arguments.rank, tell=tell)
     except Exception as error:  # of the dataset, the collate function, or of arguments that do not fit
         raise UserError(f"{arguments.factory} could not be measured: {told(error)}") from error
     sys.stdout.write((diagnosis.json() if arguments.json else str(diagnosis)) + "\n")

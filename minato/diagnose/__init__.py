@@ -23,6 +23,7 @@ from typing import Any
 from .advising import Advice as Advice
 from .advising import advise
 from .measuring import measure
+from .model import RATE, check_rank
 from .records import Measurement as Measurement
 from .records import StageMeasurement as StageMeasurement
 from .report import Diagnosis as Diagnosis
@@ -40,6 +41,7 @@ def run(
     max_seconds: float = MAX_SECONDS,
     step: Callable[[Any], Any] | None = None,
     storage_bytes_s: float | None = None,
+    rank: str = RATE,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Say what bounds a loader, and what to change. `minato.diagnose(loader)` is this function.
@@ -49,11 +51,21 @@ def run(
 
     Args:
         loader: over a map-style dataset.
-        max_seconds: about how long to measure; the measurement ends sooner when it is steady.
+        max_seconds: how long to measure, all looks together; each ends sooner when it is steady. It is no deadline. On
+            top come the starts of processes (up to four for looks aside, and the workers of up to three loaders), what
+            is under way when a look's time is up (a sample, a batch), and the least times below which a look says
+            nothing: 1 s for a cache, 0.2 s for each of up to 12 steps of the storage's curve, 0.3 s without workers.
+            With fork, max_seconds=2 takes 2 to 4 s, more beside other programs, and the default 7 to 10 s; under spawn
+            each start takes a second or two more.
         step: what your loop does with a batch, to see whether that is the bottleneck. It is called with batches.
         storage_bytes_s: what the storage gives at most, if that is known; it is not measured then.
+        rank: which stage is named as the bottleneck. "rate": the one that allows the fewest batches per second, with as
+            many at once as there are places for it. "busy": whose computing takes the largest share of the workers'
+            time. "wait": which waits longest for something that is not the CPU. Where your own loop is what holds the
+            rate, that is named in any case.
         tell: called with what is measured next, a few times: for a progress bar.
     """
+    check_rank(rank)
     if not max_seconds > 0:
         raise ValueError(f"max_seconds must be positive, got {max_seconds}")
     if not hasattr(loader, "dataset") or not hasattr(loader, "num_workers"):
@@ -61,7 +73,7 @@ def run(
     if storage_bytes_s is not None and not storage_bytes_s > 0:
         raise ValueError(f"storage_bytes_s must be positive, got {storage_bytes_s}")
     seen = measure(loader, max_seconds, step, tell, storage_bytes_s)
-    return conclude(loader, seen, advise(loader, seen))
+    return conclude(loader, seen, advise(loader, seen), rank)
 
 
 class _CallableModule(ModuleType):

@@ -19,10 +19,20 @@ from .._workers.copies import _weigh_if_large
 from .._workers.walk import search
 from .bound import CONSUMER, CPU, PLACES, Bound
 from .measuring import ONE_AT_A_TIME, Seen
-from .predicting import Setting, cache_choice, machine_bound, places_needed, predict, reached, undisturbed
+from .predicting import (
+    Setting,
+    cache_choice,
+    machine_bound,
+    places_needed,
+    predict,
+    reached,
+    reached_now,
+    undisturbed,
+)
 from .records import Measurement
 
 WORTH_SAYING = 1.05  # times as fast
+WORTH_A_CHANGE = 1.2  # times as fast without workers
 COPIED_BYTES = 200 << 20  # in each worker, from which on copies are worth a word
 INNER_THREADS = 0.3  # CPU time of other threads per CPU time of the stages
 
@@ -42,6 +52,8 @@ class Advice:
     """Arguments of the loader to change; empty: it is to be changed elsewhere."""
     is_urgent: bool = False
     """It makes all else slow, by how much is not predicted."""
+    was_tried: bool = False
+    """The rate was measured, not predicted."""
 
     @property
     def in_full(self) -> str:
@@ -50,30 +62,44 @@ class Advice:
         changes = ", ".join(change for change in given if change not in self.what)
         return f"{self.what} ({changes})" if changes else self.what
 
+    @property
+    def rate_in_words(self) -> str:
+        """What it would bring; empty: it is not about the rate."""
+        if self.rate is None:
+            return ""
+        how = "Measured when it was tried" if self.was_tried else "Predicted"
+        return f"{how}: {self.rate:,.1f} batches/s ({self.confidence} confidence)."
+
 
 def advise(loader: Any, seen: Seen, may_cache: bool = True) -> tuple[Advice, ...]:
     """The most worthwhile first; each prediction counts on those before it, and on cores that nobody else uses.
     `may_cache`: whether a cache may be among them."""
     alone = replace(seen, measurement=undisturbed(seen.measurement))
-    return (*_about_rate(loader, alone, _confidence(seen), may_cache), *_mistakes(loader, seen))
+    share = reached_now(seen.measurement)
+    return (*_about_rate(loader, alone, _confidence(seen), may_cache, share), *_mistakes(loader, seen))
 
 
 # ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
 
 
-def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool) -> Iterator[Advice]:
+def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool, share: float) -> Iterator[Advice]:
+    """`share`: of its limit, that the loader reaches now."""
     measurement = seen.measurement
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     # Without workers even a slow loop gains by some: samples are made while it works.
     if measurement.workers > 0 and (now.limit == CONSUMER or _consumer_is_slower(seen, now)):
-        yield from _prefetch(loader, seen, now)
+        inline = predict(measurement, Setting(0, 1)).rate
+        if measurement.inline_rate is not None and measurement.rate and inline > WORTH_A_CHANGE * measurement.rate:
+            yield _no_workers(measurement, inline, was_tried=True)  # a loop that handing over holds up is not at fault
+        else:
+            yield from _prefetch(loader, seen, now)
         return
     rate = now.rate
     point = None
     if may_cache and getattr(loader, "cache", None) is None:
         point = cache_choice(measurement, seen.look, int(MEMORY_SHARE * (measurement.memory_bytes or 0)))
-        cached = None if point is None else _best_setting(seen, point)
-        if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None)[1]:
+        cached = None if point is None else _best_setting(seen, point, share)
+        if point is not None and cached is not None and cached[1] > WORTH_SAYING * _best_setting(seen, None, share)[1]:
             after = predict(measurement, Setting(measurement.workers, measurement.concurrency, point)).rate
             rate = max(rate, _reachable(measurement, after, point))
             yield Advice(
@@ -88,7 +114,7 @@ def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool) -> Iterator
         else:
             point = None
     has_cache = point is not None or getattr(loader, "cache", None) is not None
-    yield from _workers(seen, point, rate, sure, may_use_threads=not has_cache)
+    yield from _workers(seen, point, rate, sure, not has_cache, share)
 
 
 def _is_sequential(loader: Any) -> bool:
@@ -107,14 +133,16 @@ def _cores_in_words(count: float) -> str:
     return f"{count:g} core{'s' * (count != 1)}"
 
 
-def _best_setting(seen: Seen, point: CachePoint | None) -> tuple[Setting, float]:
-    """The fewest workers that come near to what this machine can do; none, if that is as fast."""
+def _best_setting(seen: Seen, point: CachePoint | None, share: float) -> tuple[Setting, float]:
+    """The fewest workers that come near to what this machine can do; none, if that is as fast. What was measured
+    without workers is held against what workers reach of their limit, by what they do now."""
     measurement = seen.measurement
     target = machine_bound(measurement, point).rate
     setting = Setting(places_needed(measurement, point, target), 1, point)
     rate = _reachable(measurement, predict(measurement, setting).rate, point)
     inline = predict(measurement, Setting(0, 1, point)).rate
-    return (Setting(0, 1, point), inline) if inline >= 0.97 * rate else (setting, rate)
+    with_workers = rate * share if point is None and measurement.inline_rate is not None else rate
+    return (Setting(0, 1, point), inline) if inline >= 0.97 * with_workers else (setting, rate)
 
 
 def _reachable(measurement: Measurement, limit: float, point: CachePoint | None) -> float:
@@ -123,9 +151,11 @@ def _reachable(measurement: Measurement, limit: float, point: CachePoint | None)
     return min(rate, 1 / measurement.step_s) if measurement.step_s else rate
 
 
-def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str, may_use_threads: bool) -> Iterator[Advice]:
+def _workers(
+    seen: Seen, point: CachePoint | None, rate: float, sure: str, may_use_threads: bool, share: float
+) -> Iterator[Advice]:
     measurement = seen.measurement
-    setting, best = _best_setting(seen, point)
+    setting, best = _best_setting(seen, point, share)
     workers, cores = measurement.workers, max(1, math.ceil(measurement.cores))
     if may_use_threads and measurement.concurrency > 1 and workers > 0:
         if setting.workers > workers * measurement.concurrency and best > WORTH_SAYING * rate:
@@ -156,14 +186,12 @@ def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str, may_u
             sure,
             {"num_workers": setting.workers},
         )
-    elif workers > 0 and setting.workers == 0 and best > 1.2 * ((measurement.rate or best) if point is None else rate):
-        yield Advice(
-            "use no workers (num_workers=0)",
-            "samples are so cheap that handing them over costs more than making them",
-            best,
-            "medium",
-            {"num_workers": 0},
-        )
+    elif (
+        workers > 0
+        and setting.workers == 0
+        and best > WORTH_A_CHANGE * ((measurement.rate or best) if point is None else rate)
+    ):
+        yield _no_workers(measurement, best, was_tried=point is None and measurement.inline_rate is not None)
     elif workers > (fewer := max(1, setting.workers)) and workers > cores + 1:
         after = best if setting.workers else predict(measurement, Setting(fewer, 1, point)).rate
         yield Advice(
@@ -173,6 +201,15 @@ def _workers(seen: Seen, point: CachePoint | None, rate: float, sure: str, may_u
             sure,
             {"num_workers": fewer},
         )
+
+
+def _no_workers(measurement: Measurement, rate: float, was_tried: bool) -> Advice:
+    reason = "samples are so cheap that handing them over costs more than making them"
+    if was_tried:
+        now = f" {measurement.rate:,.1f} batches/s" if measurement.rate else ""
+        reason += f": both were run, and with {_workers_in_words(measurement.workers)} it was{now or ' slower'}"
+    sure = "high" if was_tried else "medium"
+    return Advice("use no workers (num_workers=0)", reason, rate, sure, {"num_workers": 0}, was_tried=was_tried)
 
 
 def _held_up(seen: Seen) -> str:

@@ -23,13 +23,14 @@ from .._pipeline.planning import OVERHEAD_S, CachePoint, choose
 from .._pipeline.room import available_bytes
 from .model import model
 from .probing import Probe, probe
-from .rates import Rate, measure_rate
+from .rates import Rate, measure_inline, measure_rate
 from .rebuilding import typical_batch
 from .records import CACHE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
 from .storage import StorageCurve, probe_storage
 
 LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that was seen
 LEAST_TRIAL_S = 1.0  # of a loader with a cache; a third of it is for filling
+LEAST_INLINE_S = 0.3  # of one without workers
 CHEAP_S = 200e-6  # seconds per sample, below which workers may not be worth their handing over
 _MOST_INDICES = 20_000
 ONE_AT_A_TIME = {"fetcher": "sequential"}
@@ -47,7 +48,7 @@ class Seen:
     """CPU time that other threads of the process used per CPU time of the one that ran the stages."""
 
 
-PHASES = 6
+PHASES = 7
 """Times that `tell` is called by `measure`, at most."""
 
 
@@ -104,8 +105,9 @@ def measure(
     crowding = _crowding(measurement, busy)
     measurement = replace(measurement, crowding=crowding, free_cores=busy.free_cores, cached=cached)
     if point is None and loader.num_workers > 0 and _sample_s(probed) < CHEAP_S:
-        inline = measure_rate(loader, indices, 0.05 * max_seconds, num_workers=0)
-        measurement = replace(measurement, inline_rate=inline.batches_s)
+        tell("trying it without workers")
+        inline = measure_inline(loader, indices, max(LEAST_INLINE_S, 0.05 * max_seconds))
+        measurement = replace(measurement, inline_rate=inline)
     return Seen(measurement, seen, storage, inner)
 
 

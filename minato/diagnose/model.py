@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 from .records import Measurement, StageMeasurement
 
+RATE, BUSY, WAIT = "rate", "busy", "wait"
+RANKS = (RATE, BUSY, WAIT)
+"""Ways to rank stages: by the rate that each allows, by the computing it takes, by the time it waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -86,6 +90,29 @@ def occupancy_s(stage: StageModel, slots: int, cores: float) -> float:
     return max(stage.demand.wall_s / slots, stage.demand.cpu_s / cores)
 
 
-def bottleneck(stages: tuple[StageModel, ...], slots: int, cores: float) -> StageModel:
-    """The stage that holds the others up most."""
-    return max(stages, key=lambda stage: occupancy_s(stage, slots, cores))
+def computing_s(stage: StageModel, slots: int) -> float:
+    """Seconds of a place's time, in workers or in the main process, that a batch takes to compute."""
+    return stage.demand.cpu_s / (1 if stage.demand.is_sequential else slots)
+
+
+def waiting_s(stage: StageModel) -> float:
+    """Seconds that a batch waits for something that is not the CPU."""
+    return max(0.0, stage.demand.wall_s - stage.demand.cpu_s)
+
+
+def check_rank(rank: object) -> None:
+    """Refuse what is no way to rank stages."""
+    if rank not in RANKS:
+        raise ValueError(f"rank must be 'rate', 'busy' or 'wait', got {rank!r}")
+
+
+def score(stage: StageModel, slots: int, cores: float, rank: str = RATE) -> float:
+    """By what a stage is ranked: the more, the worse. Of RATE the inverse, the lowest rate being the worst."""
+    if rank == BUSY:
+        return computing_s(stage, slots)
+    return waiting_s(stage) if rank == WAIT else occupancy_s(stage, slots, cores)
+
+
+def bottleneck(stages: tuple[StageModel, ...], slots: int, cores: float, rank: str = RATE) -> StageModel:
+    """The stage that holds the others up most; by `rank`, that computes or waits most. The first of equals."""
+    return max(stages, key=lambda stage: score(stage, slots, cores, rank))

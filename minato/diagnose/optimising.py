@@ -62,8 +62,10 @@ def optimize(
         pick_best: for functions: values of their arguments to choose from; each combination is optimised and measured,
             and the fastest is returned. Their batches have to be of the same structure.
         when: for functions: given the arguments of a call by name, whether to optimise.
-        max_seconds: about how long to measure: no other setting is tried after that time, and the one at hand is ended
-            soon. None: 20, or MINATO_MAX_SECONDS.
+        max_seconds: half of it is for measuring, as with `minato.diagnose`, the rest for trying settings. No other
+            setting is tried after that time, but for the one that was proposed. It is no deadline: the setting at hand
+            is still started, its cache filled, and run for 0.3 s at least; starts of processes come on top. None: 20,
+            or MINATO_MAX_SECONDS.
     """
     allowed = frozenset(allow)
     if unknown := allowed - set(TUNED):

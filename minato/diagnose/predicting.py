@@ -107,13 +107,23 @@ def predict(measurement: Measurement, setting: Setting, with_consumer: bool = Tr
         whole = [replace(demand, is_sequential=False) for demand in demands]
         step = measurement.step_s or 0.0 if with_consumer else 0.0
         found = solve(whole, replace(resources_of(measurement, 1.0, False), cores=min(1.0, measurement.usable_cores)))
-        if setting.cache is None and measurement.inline_rate is not None:  # with what is between the stages
-            wall = max(wall, 1.0 / measurement.inline_rate)
+        limit = found.rate
+        if setting.cache is None and measurement.inline_rate is not None:
+            # It was run. Of cheap samples the looks at the clock are a good part of what each stage seems to take.
+            wall, limit = 1.0 / measurement.inline_rate, math.inf
         if step > wall:  # they take turns, and what takes more is what holds the rate
             found = replace(found, limit=CONSUMER, stage=None)
-        return replace(found, rate=min(found.rate, 1.0 / max(wall + step, 1e-12)))
+        return replace(found, rate=min(limit, 1.0 / max(wall + step, 1e-12)))
     places = setting.workers * setting.concurrency
     return solve(_crowded(demands, measurement, places), resources_of(measurement, places, with_consumer))
+
+
+def reached_now(measurement: Measurement) -> float:
+    """Which share of its limit the loader reached as it is; 1 if that is not known."""
+    if not measurement.rate:
+        return 1.0
+    now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
+    return min(1.0, measurement.rate / now.rate)
 
 
 def machine_bound(measurement: Measurement, cache: CachePoint | None = None) -> Bound:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from .._instrument import Tally
 from .._pipeline.looking import LOAD, stages_of
 from .._pipeline.sizes import bytes_of
 from .._workers.generators import all_generators, mix
@@ -159,10 +160,11 @@ class _Runner:
         return time.perf_counter_ns() - began
 
     def _opaque(self, index: int, collected: _Collected) -> Any:
-        before = self._meter.mark()
-        sample = self._dataset[index]
-        used = self._meter.since(before)
-        collected.add(LOAD, LOAD_KIND, _cost(used, 0, bytes_of(sample)))
+        with Tally() as told:
+            before = self._meter.mark()
+            sample = self._dataset[index]
+            used = self._meter.since(before)
+        collected.add(LOAD, LOAD_KIND, _cost(used, told, 0, bytes_of(sample)))
         return sample
 
     def _staged(self, index: int, collected: _Collected) -> Any:
@@ -176,11 +178,12 @@ class _Runner:
             names[name] = names.get(name, 0) + 1
             if names[name] > 1:
                 name = f"{name}#{names[name]}"
-            before = self._meter.mark()
-            done = run.advance()
-            used = self._meter.since(before)
+            with Tally() as told:
+                before = self._meter.mark()
+                done = run.advance()
+                used = self._meter.since(before)
             made = bytes_of(run.result if done else run.call[1:] if run.call is not None else None)
-            collected.add(name, kind, _cost(used, nbytes, made))
+            collected.add(name, kind, _cost(used, told, nbytes, made))
             nbytes = made
         return run.result
 
@@ -190,14 +193,15 @@ class _Runner:
         if not batch or self._collate is None or (len(batch) < self._batch_size and COLLATE in collected.costs):
             return
         nbytes = bytes_of(batch)
-        before = self._meter.mark()
-        made = self._collate(batch)
-        used = self._meter.since(before)
-        collected.add(COLLATE, COLLATE, _cost(used, nbytes, bytes_of(made) or nbytes))
+        with Tally() as told:
+            before = self._meter.mark()
+            made = self._collate(batch)
+            used = self._meter.since(before)
+        collected.add(COLLATE, COLLATE, _cost(used, told, nbytes, bytes_of(made) or nbytes))
 
 
-def _cost(used: Used, bytes_in: int, bytes_out: int) -> _Cost:
-    return _Cost(used.cpu_ns, used.wall_ns, bytes_in, bytes_out, used.bytes_read)
+def _cost(used: Used, told: Tally, bytes_in: int, bytes_out: int) -> _Cost:
+    return _Cost(used.cpu_ns, used.wall_ns, bytes_in, bytes_out, used.bytes_read + told.nbytes)
 
 
 def copy_rows(samples: list[Any]) -> None:

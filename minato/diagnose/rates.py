@@ -3,6 +3,7 @@ what other programs leave of the cores meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -12,9 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from .._engine.start import start_method
+from .._pipeline.aside import run_aside
 from .._pipeline.looking import Look as PipelineLook
+from .._workers.generators import all_generators
 from .machine import CoresTime, cores_time
-from .rebuilding import measuring_loader, no_word_of_workers, typical_batch
+from .rebuilding import inline_arguments, measuring_loader, no_word_of_workers, typical_batch
 
 LEAST_S, TOLERANCE = 0.6, 0.01
 PARTS = 3  # of a measurement, of which the one with the least CPU time counts: others' work can only add to it
@@ -57,8 +61,9 @@ def measure_rate(
     **changes: Any,
 ) -> Rate:
     """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
-    count, until workers are up; nor do those that fill a cache. `known`: what was seen of its dataset, for a cache."""
-    with no_word_of_workers():
+    count, until workers are up; nor do those that fill a cache. `known`: what was seen of its dataset, for a cache.
+    Global generators are left as they were: without workers, samples draw from them."""
+    with no_word_of_workers(), _generators_kept():
         ours = measuring_loader(loader, indices, **changes)
         if known is not None and getattr(ours, "_cache", None) is not None:
             ours._cache.known = known
@@ -76,6 +81,28 @@ def measure_rate(
             close = getattr(ours, "close", None)
             if close is not None:
                 close()
+
+
+def measure_inline(loader: Any, indices: Sequence[int], max_seconds: float) -> float:
+    """Batches per second of a loader like this one without workers. In a process of its own: a dataset whose samples
+    are made in workers is not used in the main process, where it may open what workers must not share."""
+    made = inline_arguments(loader, indices)
+    return run_aside(start_method(loader.multiprocessing_context), max_seconds, _run_inline, *made, max_seconds)
+
+
+def _run_inline(kind: Callable[..., Any], arguments: dict[str, Any], max_seconds: float) -> float:
+    return _drain(iter(kind(**arguments)), max_seconds, None, 2).batches_s
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Puts the global generators back."""
+    saved = [(generator, generator.save()) for generator in all_generators()]
+    try:
+        yield
+    finally:
+        for generator, state in saved:
+            generator.restore(state)
 
 
 def _fill(loader: Any, batches: Any, samples: int) -> None:

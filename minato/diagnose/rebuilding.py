@@ -21,6 +21,9 @@ _TORCH = (
     "dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
     "generator", "prefetch_factor", "persistent_workers", "pin_memory_device",
 )  # fmt: skip
+_INLINE = frozenset(
+    {"dataset", "batch_size", "sampler", "collate_fn", "in_order", "fetcher", "num_fetch_workers", "thread_copies"}
+)
 _NEED_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
 
 
@@ -82,6 +85,30 @@ class _Repeated(Sampler[int]):
 def measuring_loader(loader: Any, indices: Sequence[int], **changes: Any) -> Any:
     """A loader to measure with: batches of these indices for ever, in the order mode of `loader`, which is left alone,
     its sampler and generator included. Of torch's class if `loader` is."""
+    arguments = _measuring_arguments(loader, indices, changes)
+    if isinstance(loader, DataLoader) or changes:
+        return DataLoader(**arguments)
+    return torch.utils.data.DataLoader(**_torchs(arguments))
+
+
+def inline_arguments(loader: Any, indices: Sequence[int]) -> tuple[type[Any], dict[str, Any]]:
+    """The class and the arguments of such a loader without workers, of minato's or torch's as `loader` is. Without what
+    matters to workers only: what is left can be sent to another process if workers can be started there."""
+    arguments = _measuring_arguments(loader, indices, {"num_workers": 0})
+    ours = isinstance(loader, DataLoader)
+    arguments = {
+        name: value
+        for name, value in (arguments if ours else _torchs(arguments)).items()
+        if name in _INLINE and value is not None
+    }
+    return (DataLoader if ours else torch.utils.data.DataLoader), arguments
+
+
+def _torchs(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in OPTIONS or name == "in_order"}
+
+
+def _measuring_arguments(loader: Any, indices: Sequence[int], changes: dict[str, Any]) -> dict[str, Any]:
     arguments = {
         name: value for name, value in arguments_of(loader).items() if name not in ("sampler", "batch_sampler")
     }
@@ -92,11 +119,7 @@ def measuring_loader(loader: Any, indices: Sequence[int], **changes: Any) -> Any
     if isinstance(loader, DataLoader):
         order = decide_order(loader.in_order, loader.dataset, loader.sampler, loader.batch_size is not None)
         arguments["in_order"] = order is Order.IN_ORDER
-    arguments = _consistent({**arguments, **changes})
-    if isinstance(loader, DataLoader) or changes:
-        return DataLoader(**arguments)
-    ours = {name: value for name, value in arguments.items() if name not in OPTIONS or name == "in_order"}
-    return torch.utils.data.DataLoader(**ours)
+    return _consistent({**arguments, **changes})
 
 
 def typical_batch(loader: Any) -> int:

@@ -25,7 +25,7 @@ class StageMeasurement:
     bytes_out: int = 0
     """Bytes of what it was given and what it made, as far as these are arrays, tensors, images, bytes and strings."""
     bytes_read: int = 0
-    """Bytes that it read from files and sockets."""
+    """Bytes that it read from files, and that `count_bytes` was told."""
     is_sequential: bool = False
     """It runs in the main process: a second worker does not make it faster."""
     randomness: str = "unknown"

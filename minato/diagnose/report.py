@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ from .._pipeline.planning import NoCache, choose
 from .advising import INNER_THREADS, WORTH_SAYING, Advice, limit_in_words
 from .bound import CONSUMER, STORAGE, Bound
 from .measuring import Seen
-from .model import StageModel, bottleneck, model
-from .predicting import Setting, machine_bound, predict, stage_shares, undisturbed
+from .model import RATE, WAIT, StageModel, bottleneck, computing_s, model, score, waiting_s
+from .predicting import WAITING, Setting, machine_bound, predict, stage_shares, undisturbed
 
 _COLUMNS = ("stage", "time", "CPU", "wall", "rate/core", "cores used", "size", "read", "")
 UNEXPLAINED = 0.6  # of the upper limit: a rate below it has another reason than what the model knows
@@ -31,12 +32,14 @@ class Diagnosis:
     best: Bound
     """Of this machine, with as many workers as it takes."""
     bottleneck: str
-    """The stage that most of a sample's time goes into; "consumer": the loop itself."""
+    """The stage that is worst by `rank`; "consumer": the loop itself."""
     sureness: str
     """"high", "medium" or "low"."""
     advice: tuple[Advice, ...]
     no_cache: str = ""
     """Why no cache is proposed; empty: one is, or there is one."""
+    rank: str = RATE
+    """How stages were ranked: "rate", "busy" or "wait"."""
 
     @property
     def rate(self) -> float | None:
@@ -54,6 +57,8 @@ class Diagnosis:
         return f"{self._what()} ({_SURE[self.sureness]}). {self._do()}"
 
     def _what(self) -> str:
+        if self._tried is not None and self.rank == RATE:
+            return self._better_inline()
         step = self.seen.measurement.step_s
         if self.bottleneck == CONSUMER and step is not None:
             return (
@@ -62,6 +67,8 @@ class Diagnosis:
             )
         shares = stage_shares(self.stages)
         stage = next(stage for stage in self.stages if stage.name == self.bottleneck)
+        if self.rank != RATE:
+            return f"{self._ranked(stage)}; {self._held()}"
         demand = stage.demand
         waits = demand.wall_s - demand.cpu_s > 0.5 * demand.wall_s
         threads = self.seen.inner_threads > INNER_THREADS
@@ -75,6 +82,29 @@ class Diagnosis:
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
             f"{does}; {self._held()}"
         )
+
+    def _better_inline(self) -> str:
+        measurement = self.seen.measurement
+        workers = f"{measurement.workers} worker{'s' * (measurement.workers != 1)}"
+        each = 1 / (measurement.inline_rate or self.now.rate) / measurement.batch_size
+        return (
+            f"The bottleneck is handing samples over: they are so cheap ({_seconds(each)} each) that it takes longer "
+            f"to have them from {workers} than to make them in your loop's own process"
+        )
+
+    def _ranked(self, stage: StageModel) -> str:
+        """The worst stage by what was asked for."""
+        if self.rank == WAIT:
+            waits, wall = waiting_s(stage), max(stage.demand.wall_s, 1e-12)
+            which = (
+                "The stage that waits most is" if waits > WAITING * wall else "No stage waits for long; the most does"
+            )
+            return f"{which} {stage.name!r}: {_seconds(waits)} per batch off the CPU, {waits / wall:.0%} of its time"
+        measurement = self.seen.measurement
+        is_main = stage.demand.is_sequential or measurement.workers == 0
+        share = (self.rate or self.now.rate) * computing_s(stage, 1 if is_main else measurement.slots)
+        whose = "the main process's" if is_main else "the workers'"
+        return f"The busiest stage is {stage.name!r}: computing in it takes {min(1.0, share):.0%} of {whose} time"
 
     def _held(self) -> str:
         """What holds the rate, as far as it is known."""
@@ -92,6 +122,11 @@ class Diagnosis:
             return ""
         return f"; it still waits {self.seen.measurement.wait_share or 0:.0%} of its time, as they come unevenly"
 
+    @property
+    def _tried(self) -> Advice | None:
+        """What was run, and found to be better than the loader as it is."""
+        return next((one for one in self.advice if one.was_tried), None)
+
     def _loader_rate(self) -> float:
         measurement = self.seen.measurement
         return predict(measurement, Setting(measurement.workers, measurement.concurrency), with_consumer=False).rate
@@ -101,6 +136,9 @@ class Diagnosis:
         if worth:
             last = worth[-1]
             steps = ", and ".join(one.in_full for one in self.advice if one.is_urgent or one.rate is not None)
+            if last is self._tried and self.rate:
+                times = (last.rate or 0.0) / self.rate
+                return f"Do this: {steps}: {last.rate:,.1f} batches/s when it was tried, {times:.1f} times as many."
             others = " with the cores to itself" if self.seen.measurement.others_cores else ""
             times = (last.rate or 0) / self._rate_alone()
             gain = f", {times:.1f} times as many" if times >= WORTH_SAYING else ""
@@ -118,7 +156,8 @@ class Diagnosis:
         more = "storage bandwidth" if self.best.limit == STORAGE else "cores"
         if any(stage.name == self.bottleneck and stage.demand.is_sequential for stage in self.stages):
             return f"hand over more samples at a time (a larger batch_size), or use more {more}"
-        return f"make {self.bottleneck!r} cheaper, or use more {more}"
+        better = "wait less" if self.rank == WAIT else "cheaper"
+        return f"make {self.bottleneck!r} {better}, or use more {more}"
 
     def _rate_alone(self) -> float:
         """The rate now, or what it would be if nobody else used the cores: predictions count on all of them."""
@@ -155,9 +194,8 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = [self.verdict, "", self.table(), "", *self._limits()]
         for number, one in enumerate(self.advice, 1):
-            rate = "" if one.rate is None else f" Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence)."
             lines += ["", f"{number}. {one.in_full[0].upper()}{one.in_full[1:]}."]
-            lines.append(f"   Because {one.reason}.{rate}")
+            lines.append(f"   Because {one.reason}. {one.rate_in_words}".rstrip())
         return "\n".join(lines)
 
     def _limits(self) -> list[str]:
@@ -184,6 +222,7 @@ class Diagnosis:
         return {
             "verdict": self.verdict,
             "bottleneck": self.bottleneck,
+            "rank": self.rank,
             "sureness": self.sureness,
             "rate": self.rate,
             "bound": asdict(self.now),
@@ -222,9 +261,7 @@ class Diagnosis:
             bar = f'<div style="background:{colour};height:.8em;width:{200 * shares[stage.name]:.0f}px"></div>'
             rows.append(f'<tr>{cells}<td style="min-width:210px">{bar}</td></tr>')
         advice = "".join(
-            f"<li><b>{html.escape(one.in_full)}</b>: {html.escape(one.reason)}"
-            + ("." if one.rate is None else f". Predicted: {one.rate:,.1f} batches/s ({one.confidence} confidence).")
-            + "</li>"
+            f"<li><b>{html.escape(one.in_full)}</b>: {html.escape(f'{one.reason}. {one.rate_in_words}'.rstrip())}</li>"
             for one in self.advice
         )
         return (
@@ -238,16 +275,22 @@ class Diagnosis:
         return self.html()
 
 
-def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...]) -> Diagnosis:
-    """The diagnosis of what was seen."""
+def conclude(loader: Any, seen: Seen, advice: tuple[Advice, ...], rank: str = RATE) -> Diagnosis:
+    """The diagnosis of what was seen, with stages ranked that way."""
     measurement = seen.measurement
     stages = model(measurement)
     now = predict(measurement, Setting(measurement.workers, measurement.concurrency))
     slots = 1 if loader.num_workers == 0 else measurement.slots
-    worst = bottleneck(stages, slots, measurement.cores)
-    name = CONSUMER if now.limit == CONSUMER else worst.name
-    sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, stages, worst, now)
-    return Diagnosis(seen, stages, now, machine_bound(measurement), name, sureness, advice, _no_cache(loader, seen))
+    worst = bottleneck(stages, slots, measurement.cores, rank)
+    tried = [one.rate for one in advice if one.was_tried]
+    name = CONSUMER if now.limit == CONSUMER and not tried else worst.name
+    # What a stage takes of a sample's time is how far it is ahead; by another rank, what that is about.
+    costs = [stage.demand.wall_s if rank == RATE else score(stage, slots, measurement.cores, rank) for stage in stages]
+    sureness = _loop_sureness(seen) if name == CONSUMER else _sureness(seen, costs, stages.index(worst), now)
+    if rank == RATE and tried and tried[0] and measurement.rate:
+        sureness = _how_sure(tried[0] / measurement.rate, measurement.rate_change)
+    best, why_not = machine_bound(measurement), _no_cache(loader, seen)
+    return Diagnosis(seen, stages, now, best, name, sureness, advice, why_not, rank)
 
 
 def _no_cache(loader: Any, seen: Seen) -> str:
@@ -260,10 +303,10 @@ def _no_cache(loader: Any, seen: Seen) -> str:
     return choice.reason if isinstance(choice, NoCache) else ""
 
 
-def _sureness(seen: Seen, stages: tuple[StageModel, ...], worst: StageModel, now: Bound) -> str:
+def _sureness(seen: Seen, costs: Sequence[float], worst: int, now: Bound) -> str:
     """By how far the worst stage is ahead of the next, how steady the measurement was, and whether it is explained."""
-    others = [stage.demand.wall_s for stage in stages if stage is not worst]
-    found = _how_sure(worst.demand.wall_s / max([*others, 1e-12]), seen.measurement.rate_change)
+    others = [cost for number, cost in enumerate(costs) if number != worst]
+    found = _how_sure(costs[worst] / max([*others, 1e-12]), seen.measurement.rate_change)
     is_explained = seen.measurement.rate is None or seen.measurement.rate >= UNEXPLAINED * now.rate
     return found if is_explained or found == "low" else "medium"
 

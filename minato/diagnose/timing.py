@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from .._fetchers.asynchronous import AsyncGetter, async_getter
+from .._instrument import Tally
 from .._pipeline.looking import LOAD, fetches_batches
 from .._pipeline.sizes import bytes_of
 from .._workers.splitting import Steps
@@ -106,30 +107,32 @@ class SampleTimer:
         self.meter  # noqa: B018  made before the clocks run, if it is not there yet
         return TimedSampleRun(steps, self)
 
-    def count(self, names: list[str], marks: list[tuple[Mark, Mark]], sizes: list[int]) -> int:
-        """A sample is done. Returns nanoseconds of work on it."""
+    def count(self, names: list[str], marks: list[tuple[Mark, Mark]], sizes: list[int], told: list[int]) -> int:
+        """A sample is done; `told`: bytes that `count_bytes` was told by each stage. Returns nanoseconds of work on
+        it."""
         meter, work_ns, seen = self.meter, 0, Counter[str]()
-        for name, (before, after), nbytes in zip(names, marks, sizes, strict=True):
+        for name, (before, after), nbytes, more in zip(names, marks, sizes, told, strict=True):
             used = meter.between(before, after)
             seen[name] += 1
             label = name if seen[name] == 1 else f"{name}#{seen[name]}"
             squared = (used.wall_ns // 1000) ** 2
-            self._counters.add(label, (1, used.cpu_ns, used.wall_ns, squared, nbytes, used.bytes_read))
+            self._counters.add(label, (1, used.cpu_ns, used.wall_ns, squared, nbytes, used.bytes_read + more))
             work_ns += used.wall_ns
         return work_ns
 
-    def count_batch(self, before: Mark, after: Mark, samples: list[Any]) -> None:
+    def count_batch(self, before: Mark, after: Mark, samples: list[Any], told: int) -> None:
         """The same of samples that were fetched together: each took its share."""
         used, count = self.meter.between(before, after), max(1, len(samples))
         squared = count * (used.wall_ns // count // 1000) ** 2
-        self._counters.add(LOAD, (count, used.cpu_ns, used.wall_ns, squared, bytes_of(samples), used.bytes_read))
+        nbytes_read = used.bytes_read + told
+        self._counters.add(LOAD, (count, used.cpu_ns, used.wall_ns, squared, bytes_of(samples), nbytes_read))
         cost_ns = time.thread_time_ns() - after.cpu_ns + 2 * self.meter.own.cpu_ns
         self.told(cost_ns, used.wall_ns // count)
 
-    def count_awaited(self, cpu_ns: int, wall_ns: int, sample: Any) -> None:
-        """The same of a sample that was awaited."""
+    def count_awaited(self, cpu_ns: int, wall_ns: int, sample: Any, told: int) -> None:
+        """The same of a sample that was awaited. What it read from files cannot be told from what others did."""
         began = time.thread_time_ns()
-        self._counters.add(LOAD, (1, cpu_ns, wall_ns, (wall_ns // 1000) ** 2, bytes_of(sample), 0))
+        self._counters.add(LOAD, (1, cpu_ns, wall_ns, (wall_ns // 1000) ** 2, bytes_of(sample), told))
         self.told(4 * (time.thread_time_ns() - began), cpu_ns)  # with the looks at the clock
 
     def told(self, cost_ns: int, work_ns: int) -> None:
@@ -151,7 +154,7 @@ class SampleTimer:
 class TimedSampleRun(SampleRun):
     """A sample on its way whose stages are timed, wherever they are done."""
 
-    __slots__ = ("_marks", "_names", "_sizes", "_timer", "_was_aside")
+    __slots__ = ("_marks", "_names", "_sizes", "_timer", "_told", "_was_aside")
 
     def __init__(self, steps: Steps, timer: SampleTimer) -> None:
         super().__init__(steps)
@@ -159,6 +162,7 @@ class TimedSampleRun(SampleRun):
         self._names: list[str] = []
         self._marks: list[tuple[Mark, Mark]] = []
         self._sizes: list[int] = []
+        self._told: list[int] = []
         self._was_aside = False
 
     def advance(self) -> bool:
@@ -169,15 +173,17 @@ class TimedSampleRun(SampleRun):
         if before is None or _now() - before.seen_ns > _ELSEWHERE_NS:
             self._was_aside = before is not None
             before = meter.mark()
-        done = super().advance()
+        with Tally() as told:
+            done = super().advance()
         self._marks.append((before, meter.mark()))
+        self._told.append(told.nbytes)
         self._sizes.append(bytes_of(self.result if done else self.call[1:] if self.call else None))
         if done:
             self._finish(meter)
         return done
 
     def _finish(self, meter: UsageMeter) -> None:
-        work_ns = self._timer.count(self._names, self._marks, self._sizes)
+        work_ns = self._timer.count(self._names, self._marks, self._sizes, self._told)
         if self._was_aside:  # what others used meanwhile cannot be told from what timing took
             return
         stages_ns = sum(after.cpu_ns - before.cpu_ns for before, after in self._marks)
@@ -197,15 +203,16 @@ class _TimedAwait:
 
     def _steps(self) -> Generator[Any, Any, Any]:
         began, steps = _now(), self._sample.__await__()
-        cpu_ns, sent = 0, None
+        cpu_ns, sent, told = 0, None, Tally()
         error: BaseException | None = None
         while True:
             before = time.thread_time_ns()
             try:
-                wanted = steps.send(sent) if error is None else steps.throw(error)
+                with told:  # not while others are at work in between
+                    wanted = steps.send(sent) if error is None else steps.throw(error)
             except StopIteration as end:
                 cpu_ns += time.thread_time_ns() - before
-                self._timer.count_awaited(cpu_ns, _now() - began, end.value)
+                self._timer.count_awaited(cpu_ns, _now() - began, end.value, told.nbytes)
                 return end.value
             cpu_ns += time.thread_time_ns() - before
             try:
@@ -252,9 +259,11 @@ class _TimedBatch:
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
         meter = self._timer.meter
-        before = meter.mark()
-        samples: list[Any] = self._dataset.__getitems__(indices)
-        self._timer.count_batch(before, meter.mark(), samples)
+        with Tally() as told:
+            before = meter.mark()
+            samples: list[Any] = self._dataset.__getitems__(indices)
+            after = meter.mark()
+        self._timer.count_batch(before, after, samples, told.nbytes)
         return samples
 
 
@@ -299,11 +308,12 @@ class TimedCollate:
         meter = getattr(self._meters, "meter", None)
         if meter is None:
             meter = self._meters.meter = UsageMeter()
-        before = meter.mark()
-        made = self._function(samples)
-        used = meter.since(before)
-        wall_us = used.wall_ns // 1000
-        self._counters.add(COLLATE, (1, used.cpu_ns, used.wall_ns, wall_us**2, bytes_of(made), used.bytes_read))
+        with Tally() as told:
+            before = meter.mark()
+            made = self._function(samples)
+            used = meter.since(before)
+        squared, nbytes_read = (used.wall_ns // 1000) ** 2, used.bytes_read + told.nbytes
+        self._counters.add(COLLATE, (1, used.cpu_ns, used.wall_ns, squared, bytes_of(made), nbytes_read))
         return made
 
     def __reduce__(self) -> tuple[type[TimedCollate], tuple[Any, Counters]]:

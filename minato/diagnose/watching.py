@@ -26,6 +26,7 @@ from .._pipeline.room import available_bytes
 from .advising import advise
 from .counting import Counters
 from .measuring import Seen, concurrency_of, judged
+from .model import RATE, check_rank
 from .rebuilding import typical_batch
 from .records import COLLATE, LOAD, TRANSFORM, Measurement, StageMeasurement
 from .report import Diagnosis, conclude
@@ -156,17 +157,20 @@ class Watch:
             cpu_s=total["cpu_ns"] * 1e-9 * scale,
             wall_s=total["wall_ns"] * 1e-9 * scale,
             bytes_out=int(total["bytes_out"] * scale),
+            bytes_read=int(total["bytes_read"] * scale),
         )
 
-    def diagnosis(self) -> Diagnosis:
-        """What bounds the loader as it was used. Looks at some samples aside, for their randomness and sizes."""
+    def diagnosis(self, rank: str = RATE) -> Diagnosis:
+        """What bounds the loader as it was used. Looks at some samples aside, for their randomness and sizes. `rank`:
+        as in `minato.diagnose`."""
+        check_rank(rank)
         measurement = self.measurement()
         indices = choose_indices(self._loader.dataset, 32)
         context_ = start_method(self._loader.multiprocessing_context)
         found = run_aside(context_, 2.0, look, self._loader.dataset, indices, 2.0)
         measurement = replace(measurement, stages=tuple(judged(measurement.stages, found)))
         seen = Seen(measurement, found, None, 0.0)
-        return conclude(self._loader, seen, advise(self._loader, seen))
+        return conclude(self._loader, seen, advise(self._loader, seen), rank)
 
 
 def watch(loader: Any) -> Watch:

@@ -67,7 +67,8 @@ def crop(x: Tensor) -> Tensor:
 
 
 assert_type(crop(torch.zeros(2)), Tensor)
-assert_type(minato.diagnose(loader, max_seconds=1.0).json(), str)
+assert_type(minato.diagnose(loader, max_seconds=1.0, rank="wait").json(), str)
+minato.count_bytes(len(b"body"))
 assert_type(len(minato.S3Dataset("s3://bucket/")), int)
 
 

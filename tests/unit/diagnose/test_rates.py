@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset
 
-from minato.diagnose.rates import _drain, _fill
+import minato
+from minato._workers.generators import all_generators
+from minato.diagnose.rates import _drain, _fill, measure_inline, measure_rate
 
 BATCH, WINDOW = 4, 3
 
@@ -71,3 +79,35 @@ def test_what_a_step_takes_is_in_the_rate_and_not_the_loaders() -> None:
     assert rate.wait_share is not None
     assert 0 <= rate.wait_share < 1
     assert _drain(itertools.count(), 0.01, None, 0).wait_share is None
+
+
+class Noise(Dataset[Any]):
+    """Draws from the global generators, and notes on itself that it was used."""
+
+    used = False
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        self.used = True
+        return torch.rand(2) + random.random() + np.random.rand()
+
+
+@pytest.mark.parametrize("kind", [minato.DataLoader, torch.utils.data.DataLoader])
+def test_global_generators_are_left_as_they_were(kind: Any) -> None:
+    before = [generator.glance() for generator in all_generators()]
+    assert measure_rate(kind(Noise(), batch_size=4), range(64), 0.05).batches_s > 0
+    assert [generator.glance() for generator in all_generators()] == before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", [minato.DataLoader, torch.utils.data.DataLoader])
+def test_a_dataset_of_workers_is_not_used_here_to_see_how_fast_it_is_without(kind: Any, method: str) -> None:
+    """It may open files, which workers that are forked later would share."""
+    dataset = Noise()
+    loader = kind(
+        dataset, batch_size=4, num_workers=1, multiprocessing_context=method, persistent_workers=True, timeout=30
+    )
+    assert measure_inline(loader, range(64), 0.05) > 0
+    assert not dataset.used

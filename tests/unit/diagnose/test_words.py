@@ -191,6 +191,47 @@ def test_cheap_samples_are_better_off_without_workers_however_many_there_are(loo
     assert 1000.0 <= (advice.rate or 0) < 4000.0
 
 
+TRIALS: list[tuple[int, float, float, float | None, bool]] = [
+    # Workers; batches/s measured with them; without any; the loop's step; whether none is better. The model's limit of
+    # two workers is 3,333 batches/s: what they were seen to reach counts, not what they might.
+    (2, 1000.0, 2000.0, None, True),
+    (2, 1000.0, 8000.0, None, True),
+    (2, 1000.0, 1190.0, None, False),  # not worth a change
+    (2, 1000.0, 500.0, None, False),
+    (2, 3300.0, 3500.0, None, False),
+    (2, 3300.0, 6000.0, None, True),
+    (1, 1000.0, 1500.0, None, True),
+    (12, 1000.0, 2000.0, None, True),
+    (2, 600.0, 2000.0, 0.0008, True),  # a loop that takes turns with making its samples: 769 batches/s
+    (2, 700.0, 2000.0, 0.0008, False),
+]
+
+
+@pytest.mark.parametrize(("workers", "rate", "inline", "step", "none"), TRIALS)
+def test_no_workers_are_proposed_where_they_were_seen_to_be_faster(
+    looked: Look, workers: int, rate: float, inline: float, step: float | None, none: bool
+) -> None:
+    cheap = StageMeasurement("load", LOAD, completions=80, cpu_s=0.0004, wall_s=0.0004)
+    handing = StageMeasurement("transfer", TRANSFER, completions=10, cpu_s=0.003, wall_s=0.003, is_sequential=True)
+    tiny = replace(
+        BUSY, stages=(cheap, handing), workers=workers, rate=rate, inline_rate=inline, step_s=step, wait_share=0.0
+    )
+    report = said(looked, tiny)
+    tried = [advice for advice in report.advice if advice.was_tried]
+    assert [advice.changes for advice in tried] == [{"num_workers": 0}] * none
+    if not none:
+        assert "num_workers=0" not in report.verdict
+        return
+    loop = inline if step is None else 1 / (1 / inline + step)
+    assert tried[0].rate == pytest.approx(loop)
+    assert report.verdict.startswith("The bottleneck is handing samples over: they are so cheap (")
+    assert report.verdict.endswith(
+        f"Do this: use no workers (num_workers=0): {loop:,.1f} batches/s when it was tried, {loop / rate:.1f} times as "
+        f"many."
+    )
+    assert f"Measured when it was tried: {loop:,.1f} batches/s (high confidence)." in str(report)
+
+
 def test_what_is_not_known_to_be_deterministic_can_be_said_to_be(looked: Look) -> None:
     """Behind slow storage that is what helps most."""
     stage = replace(looked.stages[0], randomness=Randomness.UNKNOWN, reason="it reads a queue")

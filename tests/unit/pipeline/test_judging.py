@@ -80,6 +80,29 @@ def test_judging_leaves_random_streams_alone() -> None:
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
 
 
+@minato.traced("scale")
+def traced_all_of_it(x: Any) -> Any:
+    return x * 2
+
+
+def traced_in_part(x: Any) -> Any:
+    with minato.traced("scale"):
+        minato.count_bytes(8)
+        return x * 2
+
+
+@minato.traced("noise")
+def traced_and_random(x: Any) -> Any:
+    return x + torch.rand(())
+
+
+def test_spans_and_counts_for_a_trace_are_nothing_random() -> None:
+    """Though they read clocks; what they span is looked at as ever."""
+    assert verdict_on(traced_all_of_it, INPUTS).may_be_cached
+    assert verdict_on(traced_in_part, INPUTS).may_be_cached
+    assert judge_code(traced_and_random)[0].randomness is Randomness.RANDOM
+
+
 def test_user_has_the_last_word() -> None:
     """Marks on functions, classes and objects."""
 
