@@ -48,6 +48,8 @@ Pending = tuple[int, int, int, int, int, int, int, int, int]
 class Recorder:
     """The trace files of this process. One per process and directory; shared by the loaders of the main process."""
 
+    __minato_random__ = False  # as by `minato.deterministic`: what is recorded is none of a sample's making
+
     def __init__(self, spec: TraceSpec, role: str, worker: int = NONE, pid: int | None = None) -> None:
         """`pid`: what the files say, if not this process's."""
         self.spec = spec

@@ -74,6 +74,8 @@ Line = Recorder | LaneRecorder
 class LaneRecorders:
     """The lanes of one process. Takes the process's recorder's place as what is active in it."""
 
+    __minato_random__ = False  # as by `minato.deterministic`: what is recorded is none of a sample's making
+
     def __init__(self, recorder: Recorder, count: int, are_threads: bool) -> None:
         self.are_threads = are_threads
         """Or tasks of one thread, whose clock goes on for all of them."""

@@ -2,6 +2,7 @@
 
 import io
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 import minato
+from minato import _instrument
 from minato._pipeline.judging import Randomness, Verdict, judge, judge_code
 
 from .transforms import DETERMINISTIC, RANDOM, decode
@@ -96,8 +98,12 @@ def traced_and_random(x: Any) -> Any:
     return x + torch.rand(())
 
 
-def test_spans_and_counts_for_a_trace_are_nothing_random() -> None:
-    """Though they read clocks; what they span is looked at as ever."""
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_spans_and_counts_for_a_trace_are_nothing_random(is_traced: bool, tmp_path: Path) -> None:
+    """Though they read clocks, and leave records where there is a trace; what they span is looked at as ever."""
+    if is_traced:
+        next(iter(minato.DataLoader(minato.StagedDataset(float, [], 8), trace=tmp_path)))
+        assert _instrument.active() is not None
     assert verdict_on(traced_all_of_it, INPUTS).may_be_cached
     assert verdict_on(traced_in_part, INPUTS).may_be_cached
     assert judge_code(traced_and_random)[0].randomness is Randomness.RANDOM
