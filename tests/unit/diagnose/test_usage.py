@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from minato.diagnose import clocks
+from minato.diagnose.clocks import Mark, UsageMeter
 from minato.diagnose.machine import CoresTime, time_of
 from minato.diagnose.measuring import eased
 from minato.diagnose.predicting import Setting, machine_bound, places_needed, predict, undisturbed
@@ -119,3 +122,19 @@ def test_stages_cost_no_more_than_the_loader_was_seen_to_take() -> None:
     assert predict(eased(BURN, (0.06, 0.07)), Setting(0)).rate == pytest.approx(1 / 0.06)
     assert predict(eased(BURN, (0.09, None)), Setting(0)).rate == pytest.approx(1 / 0.08)
     assert predict(eased(BURN, (0.001, None)), Setting(0)).rate == pytest.approx(1 / 0.04)  # that was something else
+
+
+@pytest.mark.parametrize(("looks_take", "seen_at"), [([5, 7], 5), ([9000, 5, 7], 9005), ([9000] * 9, 36_000)])
+def test_a_look_in_which_the_thread_was_put_aside_is_had_again(
+    looks_take: list[int], seen_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Microseconds. Its counters are of different moments. Where all are so, the fourth has to do."""
+    meter, now, left = UsageMeter(), [0], iter(looks_take)
+
+    def look() -> Mark:
+        now[0] += next(left) * 1000
+        return Mark(0, now[0], b"", b"")
+
+    monkeypatch.setattr(clocks, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(meter, "_look", look)
+    assert meter.mark().seen_ns == seen_at * 1000
