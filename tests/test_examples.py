@@ -1,13 +1,12 @@
 """Every example is short, runs as it stands, and prints something."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from .support.programs import ROOT, run
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 MOST_LINES = 60
 
@@ -31,21 +30,3 @@ def test_the_example_of_several_ranks_runs_under_torchrun(tmp_path: Path) -> Non
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     told = run([*launch, str(ROOT / "examples" / "11_torchrun.py")], tmp_path)
     assert told.splitlines()[-2:] == [f"epoch {n}: [501, 501] by rank, 1001 distinct" for n in (1, 2)]
-
-
-def run(command: list[str], directory: Path) -> str:
-    """What it prints."""
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-    assert "Traceback" not in done.stderr
-    return done.stdout

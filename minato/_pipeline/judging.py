@@ -125,6 +125,7 @@ def _judge_input(step: Step, value: Any, captured: Sequence[Any]) -> Verdict | N
 
 @contextmanager
 def streams_kept() -> Iterator[None]:
+    """Puts the global random generators back."""
     saved = [(generator, generator.save()) for generator in all_generators()]
     try:
         yield

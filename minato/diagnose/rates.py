@@ -3,7 +3,6 @@ what other programs leave of the cores meanwhile."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -15,8 +14,8 @@ from typing import Any
 
 from .._engine.start import start_method
 from .._pipeline.aside import run_aside
+from .._pipeline.judging import streams_kept
 from .._pipeline.looking import Look as PipelineLook
-from .._workers.generators import all_generators
 from .machine import CoresTime, cores_time
 from .rebuilding import inline_arguments, measuring_loader, no_word_of_workers, typical_batch
 
@@ -63,7 +62,7 @@ def measure_rate(
     """The rate of a loader like this one, with some arguments changed, until it is steady. `skip`: batches that do not
     count, until workers are up; nor do those that fill a cache. `known`: what was seen of its dataset, for a cache.
     Global generators are left as they were: without workers, samples draw from them."""
-    with no_word_of_workers(), _generators_kept():
+    with no_word_of_workers(), streams_kept():
         ours = measuring_loader(loader, indices, **changes)
         if known is not None and getattr(ours, "_cache", None) is not None:
             ours._cache.known = known
@@ -92,17 +91,6 @@ def measure_inline(loader: Any, indices: Sequence[int], max_seconds: float) -> f
 
 def _run_inline(kind: Callable[..., Any], arguments: dict[str, Any], max_seconds: float) -> float:
     return _drain(iter(kind(**arguments)), max_seconds, None, 2).batches_s
-
-
-@contextlib.contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Puts the global generators back."""
-    saved = [(generator, generator.save()) for generator in all_generators()]
-    try:
-        yield
-    finally:
-        for generator, state in saved:
-            generator.restore(state)
 
 
 def _fill(loader: Any, batches: Any, samples: int) -> None:
