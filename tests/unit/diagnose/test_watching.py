@@ -110,14 +110,16 @@ class LateSampler(Sampler[int]):
 def test_an_epoch_that_begins_late_is_not_blamed_on_the_loop() -> None:
     """The loop does nothing here; what it takes is counted from batch to batch."""
     loader = minato.DataLoader(Numbers(), batch_size=4, sampler=LateSampler(), num_workers=1)
+    began = time.monotonic()
     with loader, minato.diagnose.watch(loader) as watched:
         for _ in loader:
             pass
+    elapsed = time.monotonic() - began
     stats = loader.stats()
     assert stats.steps == 6  # the one that found the end among them
     measurement = watched.measurement()
     assert measurement.step_s == pytest.approx(stats.step_seconds / stats.steps)
-    assert stats.step_seconds < 1.0
+    assert stats.step_seconds <= elapsed - 1.0  # the sampler's second is in none of the steps
     assert watched.diagnosis().bottleneck == "load"
 
 
@@ -161,13 +163,15 @@ def test_dear_samples_are_all_timed() -> None:
 def test_what_others_do_while_a_sample_is_put_aside_is_not_counted() -> None:
     counters = Counters()
     timer = SampleTimer(counters)
+    began = time.perf_counter()
     run = TimedSampleRun(find_and_begin(staged(), 3), timer)
     assert not run.advance()
     time.sleep(0.3)
     while not run.advance():
         pass
     assert run.result == "3.0"
-    assert all(total["wall_ns"] < 0.2e9 for total in counters.totals().values())
+    elapsed = time.perf_counter() - began
+    assert sum(total["wall_ns"] for total in counters.totals().values()) * 1e-9 <= elapsed - 0.3
 
 
 def find_and_begin(dataset: Any, index: int) -> Any:
