@@ -20,6 +20,7 @@ from .cores import allowed_cores
 class Nobody:
     """There is no remote side."""
 
+    is_there = False
     due: float | None = None
     """When to look next, on the monotonic clock."""
 
@@ -46,6 +47,8 @@ class Nobody:
 
 class Away(Nobody):
     """The remote side of one engine. Owns the eventfd by which it is woken."""
+
+    is_there = True
 
     def __init__(self, work: RemoteWork, wake: int, board: PostingBoard, pool: WorkerPool, window: Window) -> None:
         self._work = work

@@ -191,21 +191,21 @@ class Engine:
             if prepared is not None:
                 return prepared
             self._away.asked()
-            with self._uninterrupted:  # before a batch is taken: an error of a policy, or in a warning, loses none
-                self._tend()
-                if self._twins.found:
+            batch = self._at_hand()
+            # Before a batch is taken: an error of a policy, or in a warning, loses none. Who waits tends meanwhile.
+            if batch is not None or self._mender is not None or self._twins.found:
+                with self._uninterrupted:
+                    self._tend()
                     self._twins.tell()
-                batch = self._at_hand()
-                if batch is not None:
-                    self._beforehand.was_here()
-                    return self._hand_over(batch)
+                    if batch is not None:
+                        self._beforehand.was_here()
+                        return self._hand_over(batch)
             batch = self._await_batch()
             if batch is None:
                 self._times.look_at_once(self._current.out)
                 self._profile.save()
                 self._twins.end()
-                if self._twins.found:
-                    self._twins.tell()
+                self._twins.tell()
                 raise StopIteration
             with self._uninterrupted:
                 return self._hand_over(batch)
@@ -288,10 +288,11 @@ class Engine:
                     continue
             waiting_since = waiting_since or self._pace.begin_to_wait()
             self._wait(patience)
-            with self._uninterrupted:
-                self._tend(waiting_since)
-                if self._scaler is not None or self._away.due is not None:
-                    self._epochs.top_up()  # the window follows the number of workers
+            if self._times.is_due or self._scaler is not None or self._away.is_there:
+                with self._uninterrupted:
+                    self._tend(waiting_since)
+                    if self._scaler is not None or self._away.due is not None:
+                        self._epochs.top_up()  # the window follows the number of workers
 
     def _mend(self, mender: Mender) -> None:
         """Have failed samples fetched again, or left out, where the policy says so."""

@@ -193,8 +193,9 @@ class Epochs:
     def _has_room(self) -> bool:
         """Whether the next batch's record is free, and no sample would fall behind too far: a straggler keeps the
         record of its own batch in use, and so does an abandoned batch that is still in some worker's hand."""
-        number = self._board.next_number
-        feeds = (self.current,) if self.ahead is None else (self.current, self.ahead)
-        straggler = min((feed.oldest for feed in feeds if feed.oldest is not None), default=number)
+        number, oldest = self._board.next_number, self.current.oldest
+        if self.ahead is not None and oldest is None:
+            oldest = self.ahead.oldest  # its batches are newer than all of the current epoch's
+        straggler = number if oldest is None else oldest
         abandoned = min(self.void, default=number)
         return number - straggler < self._span and number - abandoned < self._board.control.batches

@@ -106,6 +106,11 @@ class SampleTimes:
         self._next = 0.0
         board.set_threshold(kept.profile.made.threshold)  # it may be known from the start
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `look` would read anything."""
+        return self._clock() >= self._next
+
     def look(self, out: Sequence[int]) -> None:
         """Read what is new, unless that was done just now, and tell the workers the threshold. `out`: batches posted
         and not delivered."""

@@ -49,7 +49,9 @@ class Twins:
             self.is_over = True
 
     def tell(self) -> None:
-        """Warn of what was found. Between two batches: where warnings are errors, none may be lost."""
+        """Warn of what was found, if anything was. Between two batches: where warnings are errors, none may be lost."""
+        if not self.found:
+            return
         self.found = False
         warnings.warn(
             f"all {self._streams} workers gave the same batches: each seems to iterate the whole dataset, so that "

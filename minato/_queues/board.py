@@ -55,18 +55,24 @@ class Board:
 
     def bind_slot(self, batch: int) -> int:
         """The slot of a batch, taken from the free ones if it has none yet."""
-        words, at = self._words, self.control.batch(batch)
-        if words[at + Batch.SLOT] < 0:
+        slot = self._words[self.control.batch(batch) + Batch.SLOT]
+        if slot < 0:
             with self._lock:
-                self._finish_binding()
-                if words[at + Batch.SLOT] < 0:
-                    slot = words[self.control.free_base + words[Header.FREE_SLOTS] - 1]
-                    self.row_table(slot, words[at + Batch.ROWS])[:] = 0
-                    # Killed from here on, a worker leaves word that the slot may still be on the stack.
-                    words[Header.BINDING] = batch + 1
-                    words[at + Batch.SLOT] = slot
-                    words[Header.FREE_SLOTS] -= 1
-                    words[Header.BINDING] = 0
+                slot = self._bind_slot(batch)
+        return slot
+
+    def _bind_slot(self, batch: int) -> int:
+        """The same under the lock."""
+        words, at = self._words, self.control.batch(batch)
+        self._finish_binding()
+        if words[at + Batch.SLOT] < 0:
+            slot = words[self.control.free_base + words[Header.FREE_SLOTS] - 1]
+            self.row_table(slot, words[at + Batch.ROWS])[:] = 0
+            # Killed from here on, a worker leaves word that the slot may still be on the stack.
+            words[Header.BINDING] = batch + 1
+            words[at + Batch.SLOT] = slot
+            words[Header.FREE_SLOTS] -= 1
+            words[Header.BINDING] = 0
         return words[at + Batch.SLOT]
 
     def _finish_binding(self) -> None:
@@ -125,9 +131,10 @@ class Board:
 def complete(words: memoryview, at: int, table: Words) -> bool:
     """All rows of the batch with the record at `at` are there: it becomes ready, or (True) has to be collated first."""
     kinds, flags = table[: words[at + Batch.FILLED], Column.KIND], words[at + Batch.FLAGS]
-    if not flags & Flag.SHORT and (kinds == Kind.FAILED).any():
+    odd = kinds.any()  # most batches have fixed rows only: one look in place of two
+    if odd and not flags & Flag.SHORT and (kinds == Kind.FAILED).any():
         words[at + Batch.FLAGS] |= Flag.ERROR
-    elif not flags & Flag.RESULT and (flags & (Flag.COLLATE | Flag.SHORT) or (kinds == Kind.PICKLED).any()):
+    elif not flags & Flag.RESULT and (flags & (Flag.COLLATE | Flag.SHORT) or (odd and (kinds == Kind.PICKLED).any())):
         words[at + Batch.STATE] = State.COLLATING
         return True
     words[at + Batch.STATE] = State.READY

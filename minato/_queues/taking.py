@@ -29,6 +29,10 @@ class TakingBoard(HandsOnBoard):
         that nobody waits for: its slot can be used again."""
         super().__init__(control, arena, worker)
         self._announce = announce
+        self.tells_late = False
+        """Whether what was committed is announced with the next pull, or by `tell`: the main process, once awake, wants
+        the lock, and so does a worker that has just handed in. Only for who pulls, or tells, right after a commit."""
+        self._untold = False
         self._retire = control.worker(worker - worker % control.lanes) + Worker.RETIRE
         self.current = control.words[self._me + Worker.CURRENT : self._me + Worker.CURRENT + 1]
         """`Worker.CURRENT` of this worker, as a sequence of one: a plain store per sample."""
@@ -43,6 +47,7 @@ class TakingBoard(HandsOnBoard):
             taken = taken or self._share_away(want)
             if taken is None:
                 self._words[self._me + Worker.PHASE] = Phase.ASLEEP
+        self.tell()
         if isinstance(taken, Run) and type(taken.keys[0]) is bytes:
             return unpacked(taken)
         return taken
@@ -87,8 +92,16 @@ class TakingBoard(HandsOnBoard):
             self._put_down(place.count)
             void = words[at + Batch.EPOCH] < words[Header.LIVE_EPOCH]
         if (completed and not to_collate) or void:
-            self._announce()
+            self._untold = True
+            if not self.tells_late:
+                self.tell()
         return to_collate
+
+    def tell(self) -> None:
+        """Announce what was committed, if that has to be done yet."""
+        if self._untold:
+            self._untold = False
+            self._announce()
 
     @property
     def stopped(self) -> bool:
@@ -105,15 +118,16 @@ class TakingBoard(HandsOnBoard):
         with self._lock:
             self._words[self.control.batch(batch) + Batch.FILLED] = filled
 
-    def bind_layout(self, batch: int, layout: int, heap: int) -> int:
-        """Bind a batch to the layout of its first written sample (heap beginning at `heap`), unless another worker
-        was first. Returns the layout word in force."""
+    def bind(self, batch: int, layout: int, heap: int) -> tuple[int, int]:
+        """Bind a batch to a slot, and to the layout of its first written sample (heap beginning at `heap`), unless
+        another worker was first. Returns the slot and the layout word in force."""
         at = self.control.batch(batch)
         with self._lock:
+            slot = self._bind_slot(batch)
             if self._words[at + Batch.LAYOUT] == 0:
                 self._words[at + Batch.HEAP_TOP] = heap
                 self._words[at + Batch.LAYOUT] = layout
-            return self._words[at + Batch.LAYOUT]
+            return slot, self._words[at + Batch.LAYOUT]
 
     def allocate(self, batch: int, nbytes: int) -> int:
         """Take `nbytes` bytes of the heap of a batch, whose layout is bound. Returns their offset in the slot."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .lanes import LoopContext
 
 _ALL = 1 << 62
-_PART_BYTES = 2 << 20  # of samples fetched before they are written: a write costs as much as copying half a megabyte
+_PART_BYTES = 4 << 20  # of samples fetched before they are written: a write costs as much as copying half a megabyte
 WHOLE_FROM = 4  # a collating worker that could do a quarter of a batch in one run does all of it
 
 
@@ -43,6 +43,7 @@ class MapLoop:
         self._in_rows = not self._whole_from
         self._mends = plan.mends
         self._caught = context.caught
+        self._board.tells_late = plan.fetcher is Fetcher.SEQUENTIAL  # a lane may have to wait before it may pull
         in_lane = plan.fetcher is not Fetcher.SEQUENTIAL and self._late_rows
         target_s = COLLATED_TARGET_S if self._by_function else TARGET_S
         self._sizer = ChunkSizer(target_s, plan.most_in_run, in_lane)
@@ -60,11 +61,14 @@ class MapLoop:
         context, stages = self._context, self._stages
         while not context.stopped:
             if self._parks and stages.is_due:
+                self._board.tell()
                 stages.resume()
             else:
                 self._work()
         while stages.has_parked and not context.board.stopped:
+            self._board.tell()
             stages.resume()
+        self._board.tell()
 
     def _work(self) -> None:
         """Take tickets, and make their samples; sleep if there are none."""

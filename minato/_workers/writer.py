@@ -64,11 +64,13 @@ class BatchWriter:
     def write(self, place: Place, samples: Sequence[Any]) -> None:
         """Put samples (or captured errors) into the rows of `place`, in order. They count only once committed."""
         board, batch = self._board, place.batch
-        slot = board.bind_slot(batch)
-        word, rows = board.field(batch, Batch.LAYOUT), board.field(batch, Batch.ROWS)
-        table = board.row_table(slot, rows)
+        record = board.fields(batch)
+        slot, word, rows = record[Batch.SLOT], record[Batch.LAYOUT], record[Batch.ROWS]
         if word == 0:
-            word = self._bind(batch, rows, samples)
+            slot, word = self._bind(batch, rows, samples)
+        elif slot < 0:
+            slot = board.bind_slot(batch)
+        table = board.row_table(slot, rows)
         if word != NO_LAYOUT:
             columns = self._columns_of(slot, word, rows)
             self.row_bytes = columns.row_bytes
@@ -82,12 +84,12 @@ class BatchWriter:
             kind, offset = self._write_one(batch, slot, word, rows, row, sample)
             table[row, Column.KIND :] = (kind, offset, 0)
 
-    def _bind(self, batch: int, rows: int, samples: Sequence[Any]) -> int:
-        """Bind the batch to the layout of its first good sample."""
+    def _bind(self, batch: int, rows: int, samples: Sequence[Any]) -> tuple[int, int]:
+        """Bind the batch to a slot and to the layout of its first good sample; returns both."""
         sample = next((s for s in samples if type(s) is not CapturedError), None)
         word = NO_LAYOUT if sample is None else self._book.word_for(sample)
         heap = table_bytes(rows) if word == NO_LAYOUT else self._book.layout(word).offsets(rows)[-1]
-        return self._board.bind_layout(batch, word, heap)
+        return self._board.bind(batch, word, heap)
 
     def _columns_of(self, slot: int, word: int, rows: int) -> Columns:
         columns = self._columns.get((slot, word, rows))
