@@ -144,10 +144,10 @@ class Engine:
 
     def _send_dataset_changes(self) -> bool:
         """Tell persistent workers what changed on the dataset; True if nothing did."""
-        changes = None if self._watch is None else self._watch.changes()
-        if changes is not None:
-            self._board.send_update(changes)
-        return changes is None
+        if self._watch is None or (changes := self._watch.changes()) is None:
+            return True
+        self._board.send_update(changes)
+        return False
 
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
@@ -191,12 +191,12 @@ class Engine:
             if prepared is not None:
                 return prepared
             self._away.asked()
-            batch = self._at_hand()
             # Before a batch is taken: an error of a policy, or in a warning, loses none. Who waits tends meanwhile.
-            if batch is not None or self._mender is not None or self._twins.found:
+            if self._pick() is not None or self._mender is not None or self._twins.found:
                 with self._uninterrupted:
                     self._tend()
                     self._twins.tell()
+                    batch = self._at_hand()
                     if batch is not None:
                         self._beforehand.was_here()
                         return self._hand_over(batch)
@@ -276,8 +276,7 @@ class Engine:
             if batch is not None:
                 if waiting_since is not None:
                     self._waited_s = time.monotonic() - waiting_since
-                    self._totals.waits += 1
-                    self._totals.wait_seconds += self._waited_s
+                    self._totals.count_wait(self._waited_s)
                 return batch
             if not self._current.out:
                 if self._current.exhausted:

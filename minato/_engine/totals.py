@@ -38,6 +38,11 @@ class Totals:
     samples_skipped: int = 0
     skipped: tuple[Any, ...] = ()
 
+    def count_wait(self, seconds: float) -> None:
+        """The consumer has waited for a batch."""
+        self.waits += 1
+        self.wait_seconds += seconds
+
     def count_delivered(self, samples: int, nbytes: int, is_copied: bool) -> None:
         """The user has got a batch."""
         self.batches_delivered += 1

@@ -15,7 +15,6 @@ from .early import offer, stepped_over
 from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import Column, table_bytes
 
-
 _READS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 """Whether this processor never moves a read ahead of an earlier one, nor a store: who sees a word sees all that was
 stored before it."""
