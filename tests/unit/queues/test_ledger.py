@@ -41,6 +41,9 @@ def _compare_with_the_model(data: st.DataObject) -> None:
             number += data.draw(st.integers(1, 3))
         else:
             chosen = data.draw(st.lists(st.sampled_from(left), min_size=1, max_size=8, unique=True))
+            if data.draw(st.booleans()):  # what one worker made in one go, over as many batches as it may be
+                from_there = left[left.index(chosen[0]) :]
+                chosen = [p for step, p in enumerate(from_there[: len(chosen)]) if p == from_there[0] + step]
             ledger.deliver(positions(*chosen))
             delivered.update(chosen)
         open_batches = [b for b, members in batches.items() if not delivered.issuperset(members)]
@@ -85,6 +88,18 @@ def test_what_must_not_happen_raises_and_changes_nothing(bad: tuple[int, ...], m
         ledger.deliver(positions(*bad))
     assert ledger.delivered == 1
     assert list(ledger.open_batches) == [0, 1]
+
+
+@pytest.mark.parametrize("bad", [range(50, 150), range(150, 250), range(-50, 50)], ids=["twice", "never", "below"])
+def test_a_range_that_must_not_be_delivered_raises_and_changes_nothing(bad: range) -> None:
+    ledger = Ledger()
+    for batch in range(2):
+        ledger.issue(batch, 100)
+    ledger.deliver(positions(*range(100)))
+    with pytest.raises(InternalError, match="delivered"):
+        ledger.deliver(positions(*bad))
+    assert ledger.delivered == 100
+    assert list(ledger.open_batches) == [1]
 
 
 def test_a_batch_delivered_twice_raises() -> None:
