@@ -27,6 +27,7 @@ from .room import available_bytes, kept_free
 from .store import CacheStore, Full
 
 MEMORY_SHARE = 0.8  # of what is available, when the user does not say how much
+GIVEN_UP = 4  # when so small a part of what was to be left to others is left, they get what the cache has
 LOOK_SAMPLES = 16
 LOOK_SECONDS = 2.0
 _ALWAYS_RELEVANT = frozenset((*ATTRIBUTES, "target_transform", "load", "dataset", "datasets", "indices", "length"))
@@ -68,6 +69,8 @@ class LoaderCache:
         if self._decision is None:
             self._decide(dataset, token, context)
         elif self.is_stale(loader):
+            if self._is_memory_wanted():
+                warnings.warn(f"cache={self._argument!r}: memory runs short: what was kept is given up", stacklevel=4)
             self._remember(dataset, token)
             if self._store is not None:
                 self._generation = self._store.begin_generation()
@@ -77,16 +80,24 @@ class LoaderCache:
         return CacheHandle(self._store, self._generation, self._decision)
 
     def is_stale(self, loader: Any) -> bool:
-        """Whether entries may be of a dataset that is not there any more."""
+        """Whether it begins anew: entries may be of a dataset that is not there any more, or others want the memory."""
         dataset, token = loader.dataset, loader.cache_token
         if self._decision is None:
             return False
-        if dataset is not self._dataset or token != self._token:
+        if dataset is not self._dataset or token != self._token or self._is_memory_wanted():
             return True
         now = sync._look(dataset)
         changed = [path for path, seen in now.items() if path not in self._seen or seen.differs(self._seen[path])]
         gone = [path for path in self._seen if path not in now]
         return any(self._is_relevant(path) for path in (*changed, *gone))
+
+    def _is_memory_wanted(self) -> bool:
+        """Whether memory has become so short since that what is kept would have others killed. From what was left free
+        they had more than their share; anew, the cache takes what there is room for then."""
+        store = self._store
+        if self._folder is not None or store is None or not store.count:
+            return False
+        return available_bytes() < store.floor_bytes // GIVEN_UP
 
     def _is_relevant(self, path: Any) -> bool:
         """Whether the code of the cached stages may read what is at `path`: it would have to name it."""

@@ -136,6 +136,11 @@ class CacheStore:
         return self._words[_FULL_AT] != Full.NOT
 
     @property
+    def floor_bytes(self) -> int:
+        """Memory that is to be left to others."""
+        return self._words[_FLOOR_AT]
+
+    @property
     def full(self) -> Full:
         """Why nothing is added any more."""
         return Full(self._words[_FULL_AT])

@@ -243,6 +243,29 @@ def test_memory_that_runs_short_is_told_once_and_costs_nothing_else(
     assert "memory runs short" in str(one.message)
 
 
+@pytest.mark.parametrize("workers", [0, 2], ids=["without workers", "workers that are kept"])
+def test_what_is_kept_is_given_up_where_others_need_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Between epochs, and kept anew as far as there is room: the samples are the same throughout."""
+    kept = {"num_workers": workers, "persistent_workers": workers > 0}
+    expected = epochs(Images(Count(tmp_path / "other")), 4, **kept)
+    generator = torch.Generator().manual_seed(3)
+    options = {"batch_size": 5, "shuffle": True, "generator": generator, "in_order": True, **kept}
+    count = Count(tmp_path / "log")
+    with minato.DataLoader(Images(count), cache="after:Count", **options) as loader:
+        found = [list(loader), list(loader)]
+        assert loader.stats().cached_samples == N
+        calls = count.calls
+        with monkeypatch.context() as short, pytest.warns(UserWarning, match="what was kept is given up"):
+            short.setattr(cache, "available_bytes", lambda: 1000)
+            found.append(list(loader))
+        assert count.calls == calls + N, "they are made anew"
+        found.append(list(loader))
+        assert count.calls == calls + N
+    assert_same(found, expected)
+
+
 def test_a_limit_beyond_what_there_is_counts_as_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "available_bytes", lambda: 20_000)
     loader = minato.DataLoader(Images(Count(tmp_path / "log")), cache="source", cache_bytes=1 << 40)
