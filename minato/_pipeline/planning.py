@@ -86,17 +86,22 @@ def _point(look: Look, number: int, samples: int, limit_bytes: int) -> CachePoin
     )
 
 
+def points(look: Look, samples: int, limit_bytes: int) -> list[CachePoint]:
+    """Wherever results are the same each time and can be kept, in the pipeline's order."""
+    possible = [n for n in range(look.deterministic) if look.stages[n].kept is not None]
+    return [_point(look, number, samples, limit_bytes) for number in possible]
+
+
 def _choose_best(look: Look, samples: int, limit_bytes: int) -> CachePoint | NoCache:
     if not look.deterministic:
         first = look.stages[0]
         unknown = first.randomness is Randomness.UNKNOWN
         hint = "; mark it with minato.deterministic if it always gives the same for the same sample" if unknown else ""
         return NoCache(f"the first stage, {first.name!r}, is {_word(first)} ({first.reason}){hint}")
-    possible = [n for n in range(look.deterministic) if look.stages[n].kept is not None]
+    possible = points(look, samples, limit_bytes)
     if not possible:
         return NoCache(f"results cannot be kept: {look.stages[0].why_not_kept}")
-    points = [_point(look, number, samples, limit_bytes) for number in possible]
-    worth = [point for point in points if _is_worth_it(look, point)]
+    worth = [point for point in possible if _is_worth_it(look, point)]
     if not worth:
         return NoCache("samples are made about as fast as they would be had from a cache")
     fitting = [point for point in worth if point.share >= 1]

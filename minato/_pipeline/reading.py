@@ -13,6 +13,7 @@ import dis
 import functools
 import inspect
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -215,6 +216,8 @@ class _Reader:
 
     def _visit_native(self, value: Any, where: str) -> None:
         """A function that is not Python's."""
+        if value is time.sleep:  # takes time, and nothing depends on it
+            return
         behind = getattr(value, "__wrapped__", None)  # functools.lru_cache
         if behind is not None:
             self._push(behind, where)
@@ -262,7 +265,7 @@ class _Reader:
         self._found.codes.append(code)
         names = set(code.co_names) - self._skip
         self._found.names |= names
-        self._judge_names(names, code, where)
+        self._judge_names(names - ({"time"} if _only_sleeps(code, scope) else set()), code, where)
         self._judge_stores(code, where)
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
@@ -357,6 +360,23 @@ _NEVER_RUN = frozenset(
 )
 _CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__getstate__"})
 _DESCRIBED = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
+
+
+def _only_sleeps(code: CodeType, scope: dict[str, Any]) -> bool:
+    """Whether all that it does with the module `time` is `time.sleep`: retries do, and data sets made up for tests."""
+    if scope.get("time") is not time:
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _BETWEEN]
+    uses = [number for number, step in enumerate(steps) if step.argval == "time"]
+    return all(
+        steps[number].opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        and steps[number + 1].opname in ("LOAD_ATTR", "LOAD_METHOD")
+        and steps[number + 1].argval == "sleep"
+        for number in uses
+    )
+
+
+_BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG"})
 
 
 def _is_code(member: Any) -> bool:

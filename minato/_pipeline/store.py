@@ -6,8 +6,8 @@
   written, and last of all the record gets its offset. Until then the entry does not exist: whoever dies in between
   leaves nothing that could be served, only space that is not used.
 - Reading: record, then data, then a look whether the generation is still the same. Results are private copies.
-- No eviction: in random epochs every entry is wanted as soon as any other. When the space is used up, or memory runs
-  short, nothing is added any more.
+- No eviction: in random epochs every entry is wanted as soon as any other. When the space is used up, memory runs short
+  or the disk is full, nothing is added any more, and a word of the header says why.
 - A new generation (the dataset has changed) empties the table and gives the memory back.
 
 Data are read and written by system calls, not through mappings: a full disk or an I/O error is an exception here, and
@@ -16,6 +16,7 @@ would be a fatal signal there.
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 import weakref
@@ -29,15 +30,23 @@ import numpy as np
 from .._queues import codec
 from .._queues.control import PoolLock
 from .._queues.mapping import map_file
-from .room import available_bytes
+from .room import CHECK_EVERY_BYTES, available_bytes, check_every
 
 _MAGIC = 0x6D69_6E61_746F_0001
 _PAGE = 4096
 _HEADER_WORDS = 16
-_MAGIC_AT, _ENTRIES_AT, _CAPACITY_AT, _END_AT, _FULL_AT, _GENERATION_AT, _COUNT_AT, _FLOOR_AT = range(8)
+_MAGIC_AT, _ENTRIES_AT, _CAPACITY_AT, _END_AT, _FULL_AT, _GENERATION_AT, _COUNT_AT, _FLOOR_AT, _UNCHECKED_AT = range(9)
 _RECORD_WORDS = 4
 _OFFSET, _BYTES, _CHECK = range(3)
-CHECK_EVERY_BYTES = 16 << 20  # of new data; then it is looked how much memory is left
+
+
+class Full(enum.IntEnum):
+    """Why nothing is added any more. Kept in files: values stay what they are."""
+
+    NOT = 0
+    LIMIT = 1
+    MEMORY = 2
+    WRITE = 3
 
 
 class CacheStore:
@@ -55,7 +64,6 @@ class CacheStore:
         self._words = memoryview(words)  # type: ignore[arg-type]
         self._lock = PoolLock(self._fd)
         self._threads = threading.Lock()
-        self._unchecked = CHECK_EVERY_BYTES
         self._finalizer = weakref.finalize(self, os.close, self._fd)
         self._finalizer.atexit = False
 
@@ -72,24 +80,30 @@ class CacheStore:
         """In a file, which is used again if it is there and fits."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        return cls._made(fd, entries, capacity_bytes, 0, on_disk=True)
+        try:
+            return cls._made(fd, entries, capacity_bytes, 0, on_disk=True)
+        except OSError:
+            if os.stat(path).st_size == 0:  # ours, and of no use
+                os.unlink(path)
+            raise
 
     @classmethod
     def _made(cls, fd: int, entries: int, capacity_bytes: int, floor_bytes: int, on_disk: bool) -> CacheStore:
+        try:
+            os.posix_fallocate(fd, 0, _data_at(entries))  # pages that exist: no signal when they are written
+            store = cls(fd, entries, on_disk)
+        except BaseException:
+            os.close(fd)
+            raise
+        words = store._words
         with PoolLock(fd):
-            try:
-                os.posix_fallocate(fd, 0, _data_at(entries))  # pages that exist: no signal when they are written
-                store = cls(fd, entries, on_disk)
-            except BaseException:
-                os.close(fd)
-                raise
-            words = store._words
             if words[_MAGIC_AT] != _MAGIC or words[_ENTRIES_AT] != entries:
                 words[_HEADER_WORDS:] = memoryview(np.zeros(len(words) - _HEADER_WORDS, np.int64))  # type: ignore[arg-type]
                 words[_END_AT], words[_COUNT_AT], words[_GENERATION_AT] = store._data_at, 0, 1
                 words[_ENTRIES_AT] = entries
                 words[_MAGIC_AT] = _MAGIC
-            words[_CAPACITY_AT], words[_FLOOR_AT], words[_FULL_AT] = capacity_bytes, floor_bytes, 0
+            words[_CAPACITY_AT], words[_FLOOR_AT], words[_FULL_AT] = capacity_bytes, floor_bytes, Full.NOT
+            words[_UNCHECKED_AT] = CHECK_EVERY_BYTES  # the first entry looks
         return store
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +133,17 @@ class CacheStore:
     @property
     def is_full(self) -> bool:
         """Whether nothing is added any more."""
-        return self._words[_FULL_AT] != 0
+        return self._words[_FULL_AT] != Full.NOT
+
+    @property
+    def floor_bytes(self) -> int:
+        """Memory that is to be left to others."""
+        return self._words[_FLOOR_AT]
+
+    @property
+    def full(self) -> Full:
+        """Why nothing is added any more."""
+        return Full(self._words[_FULL_AT])
 
     # ---- reading and writing -----------------------------------------------------------------------------------------
 
@@ -146,7 +170,11 @@ class CacheStore:
         if self.is_full or self._words[_HEADER_WORDS + index * _RECORD_WORDS + _OFFSET]:
             return False
         packed = codec.pack(value)
-        data = np.empty(packed.nbytes, np.uint8)
+        try:
+            data = np.empty(packed.nbytes, np.uint8)
+        except MemoryError:  # of this process, by a limit of its own
+            self._words[_FULL_AT] = Full.MEMORY
+            return False
         codec.write(packed, data, 0)
         offset = self._take(len(data), generation)
         if offset is None:
@@ -156,7 +184,7 @@ class CacheStore:
         except OSError:
             done = 0
         if done != len(data):  # the disk is full, or memory
-            self._words[_FULL_AT] = 1
+            self._words[_FULL_AT] = Full.WRITE
             return False
         return self._commit(index, generation, offset, data)
 
@@ -167,8 +195,9 @@ class CacheStore:
             offset = words[_END_AT]
             if words[_GENERATION_AT] != generation:
                 return None
-            if offset + nbytes > self._data_at + words[_CAPACITY_AT] or not self._is_memory_left(nbytes):
-                words[_FULL_AT] = 1
+            over = offset + nbytes > self._data_at + words[_CAPACITY_AT]
+            if over or not self._is_memory_left(nbytes):
+                words[_FULL_AT] = Full.LIMIT if over else Full.MEMORY
                 return None
             words[_END_AT] = offset + -(-nbytes // 64) * 64
             return offset
@@ -185,13 +214,15 @@ class CacheStore:
         return True
 
     def _is_memory_left(self, nbytes: int) -> bool:
+        """Called under the lock: what all workers together have added since the last look counts."""
         if self._on_disk:
             return True
-        self._unchecked += nbytes
-        if self._unchecked < CHECK_EVERY_BYTES:
+        words = self._words
+        words[_UNCHECKED_AT] += nbytes
+        if words[_UNCHECKED_AT] < check_every(words[_FLOOR_AT]):
             return True
-        self._unchecked = 0
-        return available_bytes() - nbytes > self._words[_FLOOR_AT]
+        words[_UNCHECKED_AT] = 0
+        return available_bytes() - nbytes > words[_FLOOR_AT]
 
     def begin_generation(self) -> int:
         """Forget all entries: the dataset is not what it was. Returns the new generation's number."""
@@ -200,7 +231,7 @@ class CacheStore:
             words[_GENERATION_AT] += 1
             table = np.zeros(len(words) - _HEADER_WORDS, np.int64)
             words[_HEADER_WORDS:] = memoryview(table)  # type: ignore[arg-type]
-            words[_END_AT], words[_COUNT_AT], words[_FULL_AT] = self._data_at, 0, 0
+            words[_END_AT], words[_COUNT_AT], words[_FULL_AT] = self._data_at, 0, Full.NOT
             os.ftruncate(self._fd, self._data_at)  # readers of the old generation get less than they asked for
             return self.generation
 

@@ -8,7 +8,9 @@ The module itself is callable. Where things are:
     rates.py        how fast a loader is, by running one like it
     measuring.py    all of it for one loader: a `Measurement` (records.py)
     model.py        visit ratios, rates, busy shares; bound.py: the linear programme; predicting.py: other settings
-    advising.py     what to change; report.py: the verdict in words, table, JSON, graph, HTML
+    pricing.py      what a rate would cost
+    advising.py     what to change; mistakes.py: the classic ones
+    report.py       the verdict in words, table, JSON, graph, HTML; wording.py: numbers and limits in words
     rebuilding.py   the same loader with other arguments
     optimising.py   minato.optimize; decisions.py: what was decided before
 """
@@ -20,17 +22,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .advising import Advice as Advice
 from .advising import advise
 from .measuring import measure
 from .model import RATE, check_rank
+from .pricing import Purchase as Purchase
+from .records import Advice as Advice
 from .records import Measurement as Measurement
 from .records import StageMeasurement as StageMeasurement
 from .report import Diagnosis as Diagnosis
 from .report import conclude
 from .watching import watch as watch
 
-__all__ = ["Advice", "Diagnosis", "Measurement", "StageMeasurement", "run", "watch"]
+__all__ = ["Advice", "Diagnosis", "Measurement", "Purchase", "StageMeasurement", "run", "watch"]
 
 MAX_SECONDS = 15.0
 

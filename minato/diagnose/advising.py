@@ -4,71 +4,32 @@ too."""
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-
-import torch
 
 from .._arguments import check_options
 from .._pipeline.cache import MEMORY_SHARE
 from .._pipeline.planning import CachePoint
-from .._workers.copies import _weigh_if_large
-from .._workers.walk import search
-from .bound import CONSUMER, CPU, PLACES, Bound
-from .measuring import ONE_AT_A_TIME, Seen
+from .bound import CONSUMER, Bound
+from .measuring import CHEAP_S, ONE_AT_A_TIME, Seen
+from .mistakes import mistakes
 from .predicting import (
     Setting,
     cache_choice,
     machine_bound,
+    over_epochs,
     places_needed,
     predict,
     reached,
     reached_now,
     undisturbed,
 )
-from .records import Measurement
+from .records import Advice, Measurement
+from .wording import cores_in_words, megabytes, mostly_waits, workers_in_words
 
 WORTH_SAYING = 1.05  # times as fast
 WORTH_A_CHANGE = 1.2  # times as fast without workers
-COPIED_BYTES = 200 << 20  # in each worker, from which on copies are worth a word
-INNER_THREADS = 0.3  # CPU time of other threads per CPU time of the stages
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One change."""
-
-    what: str
-    """In words."""
-    reason: str
-    rate: float | None
-    """Predicted batches per second, with this and the changes before it; None: it is not about the rate."""
-    confidence: str
-    """"high", "medium" or "low"."""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the loader to change; empty: it is to be changed elsewhere."""
-    is_urgent: bool = False
-    """It makes all else slow, by how much is not predicted."""
-    was_tried: bool = False
-    """The rate was measured, not predicted."""
-
-    @property
-    def in_full(self) -> str:
-        """In words, with the arguments that it takes."""
-        given = [f"{name}={value!r}" for name, value in self.changes.items()]
-        changes = ", ".join(change for change in given if change not in self.what)
-        return f"{self.what} ({changes})" if changes else self.what
-
-    @property
-    def rate_in_words(self) -> str:
-        """What it would bring; empty: it is not about the rate."""
-        if self.rate is None:
-            return ""
-        how = "Measured when it was tried" if self.was_tried else "Predicted"
-        return f"{how}: {self.rate:,.1f} batches/s ({self.confidence} confidence)."
 
 
 def advise(loader: Any, seen: Seen, may_cache: bool = True) -> tuple[Advice, ...]:
@@ -76,7 +37,9 @@ def advise(loader: Any, seen: Seen, may_cache: bool = True) -> tuple[Advice, ...
     `may_cache`: whether a cache may be among them."""
     alone = replace(seen, measurement=undisturbed(seen.measurement))
     share = reached_now(seen.measurement)
-    return (*_about_rate(loader, alone, _confidence(seen), may_cache, share), *_mistakes(loader, seen))
+    about_rate = tuple(_about_rate(loader, alone, _confidence(seen), may_cache, share))
+    is_told = any("persistent_workers" in one.changes for one in about_rate)
+    return (*about_rate, *mistakes(loader, seen, is_told))
 
 
 # ---- workers, cache, fetching, prefetch ------------------------------------------------------------------------------
@@ -103,34 +66,33 @@ def _about_rate(loader: Any, seen: Seen, sure: str, may_cache: bool, share: floa
             after = predict(measurement, Setting(measurement.workers, measurement.concurrency, point)).rate
             rate = max(rate, _reachable(measurement, after, point))
             yield Advice(
-                f"cache samples after {point.stages[-1]!r}",
+                f"cache samples after {point.stages[-1]!r}{_with_ours(loader)}",
                 f"{' and '.join(map(repr, point.stages))} always give{'s' * (len(point.stages) == 1)} the same for the "
-                f"same sample; {point.share:.0%} of the samples fit ({_megabytes(point.total_bytes)}), from the second "
+                f"same sample; {point.share:.0%} of the samples fit ({megabytes(point.total_bytes)}), from the second "
                 f"epoch on",
-                rate,
+                over_epochs(measurement, Setting(measurement.workers, measurement.concurrency, point), rate),
                 sure,
                 {"cache": f"after:{point.stages[-1]}", **({} if _is_sequential(loader) else ONE_AT_A_TIME)},
             )
         else:
             point = None
     has_cache = point is not None or getattr(loader, "cache", None) is not None
-    yield from _workers(seen, point, rate, sure, not has_cache, share)
+    setting = Setting(measurement.workers, measurement.concurrency, point)
+    for one in _workers(seen, point, rate, sure, not has_cache, share):
+        rate = one.rate or rate
+        setting = replace(setting, workers=one.changes.get("num_workers", measurement.workers))
+        what = f"{one.what}{_with_ours(loader)}" if "fetcher" in one.changes else one.what
+        yield replace(one, what=what, rate=over_epochs(measurement, setting, rate))
+    yield from _kept_workers(measurement, setting, rate, sure)
+
+
+def _with_ours(loader: Any) -> str:
+    """Who has arguments that torch's loader has not."""
+    return "" if hasattr(loader, "cache") else " with minato.DataLoader"
 
 
 def _is_sequential(loader: Any) -> bool:
     return getattr(loader, "fetcher", "sequential") == "sequential"
-
-
-def _megabytes(nbytes: float) -> str:
-    return f"{nbytes / 1e6:,.0f} MB" if nbytes >= 1e6 else "less than 1 MB"
-
-
-def _workers_in_words(count: int) -> str:
-    return f"{count} worker{'s' * (count != 1)}"
-
-
-def _cores_in_words(count: float) -> str:
-    return f"{count:g} core{'s' * (count != 1)}"
 
 
 def _best_setting(seen: Seen, point: CachePoint | None, share: float) -> tuple[Setting, float]:
@@ -171,7 +133,7 @@ def _workers(
         fetches = math.ceil(setting.workers / cores)
         if best > WORTH_SAYING * rate:
             yield Advice(
-                f"fetch {fetches} samples at once in each of {_workers_in_words(cores)}",
+                f"fetch {fetches} samples at once in each of {workers_in_words(cores)}",
                 "samples wait most of their time for something that is not the CPU, and threads wait for less memory "
                 "than processes. Threads share the dataset: if it is not made for that, use as many workers instead",
                 best,
@@ -180,8 +142,8 @@ def _workers(
             )
     elif setting.workers > workers and best > WORTH_SAYING * rate:
         yield Advice(
-            f"use {_workers_in_words(setting.workers)} instead of {workers}",
-            f"{_held_up(seen)}; the machine has {_cores_in_words(measurement.cores)} for it",
+            f"use {workers_in_words(setting.workers)} instead of {workers}",
+            f"{_held_up(seen)}; the machine has {cores_in_words(measurement.cores)} for it",
             best,
             sure,
             {"num_workers": setting.workers},
@@ -189,13 +151,14 @@ def _workers(
     elif (
         workers > 0
         and setting.workers == 0
+        and _is_cheap(measurement, best)
         and best > WORTH_A_CHANGE * ((measurement.rate or best) if point is None else rate)
     ):
         yield _no_workers(measurement, best, was_tried=point is None and measurement.inline_rate is not None)
     elif workers > (fewer := max(1, setting.workers)) and workers > cores + 1:
         after = best if setting.workers else predict(measurement, Setting(fewer, 1, point)).rate
         yield Advice(
-            f"use {_workers_in_words(fewer)} instead of {workers}",
+            f"use {workers_in_words(fewer)} instead of {workers}",
             "more of them do not make samples faster, they only take memory and turns on the same cores",
             max(after, rate if setting.workers else measurement.rate or 0.0),
             sure,
@@ -203,27 +166,42 @@ def _workers(
         )
 
 
+def _kept_workers(measurement: Measurement, setting: Setting, rate: float, sure: str) -> Iterator[Advice]:
+    """Short epochs of a fast loader may be over before their workers are up. `rate`: within an epoch."""
+    over = over_epochs(measurement, setting, rate)
+    if rate > WORTH_A_CHANGE * over:
+        yield Advice(
+            "keep workers from epoch to epoch",
+            f"an epoch has {measurement.epoch_batches:,} batches only, and the first of them takes as long as starting "
+            f"workers: {over:,.1f} batches/s would be left. As with torch, samples of later epochs draw other random "
+            f"numbers then",
+            rate,
+            sure,
+            {"persistent_workers": True},
+        )
+
+
 def _no_workers(measurement: Measurement, rate: float, was_tried: bool) -> Advice:
     reason = "samples are so cheap that handing them over costs more than making them"
     if was_tried:
         now = f" {measurement.rate:,.1f} batches/s" if measurement.rate else ""
-        reason += f": both were run, and with {_workers_in_words(measurement.workers)} it was{now or ' slower'}"
+        reason += f": both were run, and with {workers_in_words(measurement.workers)} it was{now or ' slower'}"
     sure = "high" if was_tried else "medium"
     return Advice("use no workers (num_workers=0)", reason, rate, sure, {"num_workers": 0}, was_tried=was_tried)
+
+
+def _is_cheap(measurement: Measurement, inline: float) -> bool:
+    """Whether handing samples over can be what takes long; by the batches per second of a loader without workers."""
+    return measurement.inline_rate is not None or 1 / (inline * measurement.batch_size) < CHEAP_S
 
 
 def _held_up(seen: Seen) -> str:
     measurement = seen.measurement
     if measurement.workers == 0:
         return "samples are made in the training loop's own process, one at a time"
-    if _mostly_waits(measurement):
+    if mostly_waits(measurement):
         return "workers wait most of their time for something that is not the CPU"
     return "the workers are all busy, and cores are left"
-
-
-def _mostly_waits(measurement: Measurement) -> bool:
-    waiting = sum(max(0.0, stage.wall_s - stage.cpu_s) for stage in measurement.stages)
-    return waiting > 0.5 * sum(stage.wall_s for stage in measurement.stages)
 
 
 def _has_threads() -> bool:
@@ -265,88 +243,3 @@ def _prefetch(loader: Any, seen: Seen, now: Bound) -> Iterator[Advice]:
 def _confidence(seen: Seen) -> str:
     change, is_disturbed = seen.measurement.rate_change, seen.measurement.others_cores > 0
     return "high" if change < 0.03 and not is_disturbed else "medium" if change < 0.15 else "low"
-
-
-# ---- mistakes --------------------------------------------------------------------------------------------------------
-
-
-def _mistakes(loader: Any, seen: Seen) -> Iterator[Advice]:
-    measurement = seen.measurement
-    present, allowed = os.cpu_count() or 1, len(os.sched_getaffinity(0))
-    if allowed == 1 < present:
-        yield Advice(
-            "let this process use more cores",
-            f"it is pinned to one of {present} cores, and its workers with it: something called sched_setaffinity, or "
-            f"it was started with taskset or by a scheduler that binds it (OMP_PROC_BIND, numactl, srun --cpu-bind)",
-            None,
-            "high",
-            is_urgent=True,
-        )
-    if measurement.others_cores and not _mostly_waits(measurement):
-        yield Advice(
-            "let the loader have the cores to itself",
-            f"other programs on this machine, or other guests of its host, used {measurement.others_cores:.1f} of "
-            f"{_cores_in_words(measurement.cores)} while this was measured; predictions count on all of it",
-            None,
-            "high",
-        )
-    if loader.pin_memory and not torch.accelerator.is_available():
-        yield Advice(
-            "leave pin_memory=False",
-            "there is no accelerator here that could copy from page-locked memory",
-            None,
-            "high",
-            {"pin_memory": False},
-        )
-    if seen.inner_threads > INNER_THREADS and measurement.workers > 0:
-        yield Advice(
-            "let libraries use one thread in each worker",
-            f"for each CPU second of a stage other threads of the same process used {seen.inner_threads:.1f} s: with "
-            f"{measurement.workers} workers they take each other's cores. In worker_init_fn: cv2.setNumThreads(0), or "
-            f"threadpoolctl.threadpool_limits(1); or set OMP_NUM_THREADS=1 before Python starts",
-            None,
-            "medium",
-            is_urgent=True,
-        )
-    method = (loader.multiprocessing_context or multiprocessing).get_start_method()
-    copied = sum(weight.bytes for _, weight in search(loader.dataset, "dataset", _weigh_if_large))
-    if measurement.workers > 1 and copied > COPIED_BYTES:
-        how = "every use of one writes its reference count"
-        if method != "fork":
-            how = f"{method} packs them for each worker at each start, which waits for it"
-        yield Advice(
-            "keep the dataset's lists in arrays",
-            f"each worker comes to hold its own copy of about {copied / 1e6:,.0f} MB of Python objects: {how}. numpy "
-            f"arrays and tensors are shared" + ("" if method == "fork" else ", or copied in one piece"),
-            None,
-            "high",
-            is_urgent=method != "fork",
-        )
-    if measurement.workers > 0 and method == "spawn" and not loader.persistent_workers:
-        yield Advice(
-            "keep workers from epoch to epoch",
-            "they are started by spawn, which imports everything anew, at each epoch",
-            None,
-            "high",
-            {"persistent_workers": True},
-        )
-
-
-def limit_in_words(bound: Bound, seen: Seen, as_configured: bool = True) -> str:
-    """What holds the rate, for somebody who knows nothing of the model; as the loader is, or with as many workers as
-    one likes."""
-    measurement = seen.measurement
-    cores, others = measurement.cores, measurement.others_cores
-    taken = f", {others:.1f} of {'it' if cores == 1 else 'them'} with other programs" if others else ""
-    busy = "its only core is busy" if cores == 1 else f"all {cores:g} cores are busy"
-    words = {
-        CPU: f"the CPU: {busy}{taken}" if as_configured else f"its {_cores_in_words(cores)}{taken}",
-        PLACES: f"the number of workers ({measurement.workers})",
-        "memory": "memory for samples in the making",
-        "storage": f"the storage, which gives {(measurement.storage_bytes_s or 0) / 1e6:,.0f} MB/s",
-        CONSUMER: "your own loop",
-        "sequential": "what the main process does for each batch",
-    }
-    if as_configured and bound.limit in (CPU, PLACES) and measurement.workers == 0:
-        return "one process doing everything in turn (num_workers=0)"
-    return words.get(bound.limit, bound.limit)

@@ -25,13 +25,14 @@ from .model import model
 from .probing import Probe, probe
 from .rates import Rate, measure_inline, measure_rate
 from .rebuilding import typical_batch
-from .records import CACHE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
+from .records import CACHE, COLLATE, LOAD, TRANSFER, CachedRun, Measurement, StageMeasurement
 from .storage import StorageCurve, probe_storage
 
 LEAST_CROWDING, MOST_CROWDING = 0.5, 4.0  # beyond these it is no crowding that was seen
 LEAST_TRIAL_S = 1.0  # of a loader with a cache; a third of it is for filling
 LEAST_INLINE_S = 0.3  # of one without workers
 CHEAP_S = 200e-6  # seconds per sample, below which workers may not be worth their handing over
+HANDED_BYTES_S = 2e9  # bytes of samples that are handed over in a second: large ones may be made faster
 _MOST_INDICES = 20_000
 ONE_AT_A_TIME = {"fetcher": "sequential"}
 """What a cache needs."""
@@ -63,8 +64,8 @@ def measure(
     `tell` is called with what comes next. `storage_bytes_s`: given instead of measured."""
     if isinstance(loader.dataset, IterableDataset):
         raise ValueError(
-            "an IterableDataset has no indices to take samples by; diagnose a map-style dataset, or look at "
-            "loader.stats() while training"
+            "an IterableDataset has no indices to take samples by, and what it gives may not come again: run your loop "
+            "with DataLoader(..., trace='run1') instead, and see what `minato trace report run1` says of it"
         )
     if len(loader.dataset) == 0:
         raise ValueError("the dataset is empty: there is nothing to measure")
@@ -103,8 +104,15 @@ def measure(
     own_cpu_s = rate.main_cpu_s if loader.num_workers == 0 else rate.workers_cpu_s
     measurement = eased(measurement, (own_cpu_s, busy.workers_cpu_s))
     crowding = _crowding(measurement, busy)
-    measurement = replace(measurement, crowding=crowding, free_cores=busy.free_cores, cached=cached)
-    if point is None and loader.num_workers > 0 and _sample_s(probed) < CHEAP_S:
+    measurement = replace(
+        measurement,
+        crowding=crowding,
+        free_cores=busy.free_cores,
+        cached=cached,
+        epoch_batches=_epoch_batches(loader),
+        first_s=busy.first_s,
+    )
+    if point is None and loader.num_workers > 0 and is_cheap(probed):
         tell("trying it without workers")
         inline = measure_inline(loader, indices, max(LEAST_INLINE_S, 0.05 * max_seconds))
         measurement = replace(measurement, inline_rate=inline)
@@ -118,6 +126,22 @@ def _cache_point(loader: Any, seen: Look) -> CachePoint | None:
     limit = loader.cache_bytes or int(MEMORY_SHARE * available_bytes())
     point = choose(seen, loader.cache, len(loader.dataset), limit)
     return point if isinstance(point, CachePoint) else None
+
+
+def _epoch_batches(loader: Any) -> int | None:
+    """Batches between two starts of workers; None: not known, or they are kept."""
+    if loader.persistent_workers:
+        return None
+    try:
+        return max(1, len(loader))
+    except (TypeError, NotImplementedError):  # of a sampler that does not know
+        return None
+
+
+def is_cheap(probed: Probe) -> bool:
+    """Whether samples may be made in less time than it takes to hand them over."""
+    nbytes = [stage.bytes_out / stage.completions for stage in probed.stages if stage.kind != COLLATE]
+    return _sample_s(probed) < CHEAP_S + nbytes[-1] / HANDED_BYTES_S
 
 
 def _sample_s(probed: Probe) -> float:
@@ -138,7 +162,7 @@ def _cached_run(
     workers = max(1, math.ceil(allowed_cores().cores))
     changes = {"cache": f"after:{point.stages[-1]}", "num_workers": workers, **ONE_AT_A_TIME}
     rate = _own_rate(loader, indices, probed, max(LEAST_TRIAL_S, seconds), None, point, seen, **changes)
-    return CachedRun(point.stages, workers, rate.batches_s, rate.workers_cpu_s, rate.main_cpu_s)
+    return CachedRun(point.stages, workers, rate.batches_s, rate.workers_cpu_s, rate.main_cpu_s, rate.first_s)
 
 
 def _own_rate(

@@ -76,7 +76,7 @@ def _stage(stage: StageMeasurement, measurement: Measurement) -> StageModel:
         visits=visits,
         demand=demand,
         rate_per_core=1.0 / demand.cpu_s if demand.cpu_s > 0 else None,
-        cores_used=rate * visits * stage.cpu_s * per_visit,
+        cores_used=rate * demand.cpu_s,
         busy_share=min(1.0, rate * visits * stage.wall_s * per_visit / places),
         bytes_per_sample=stage.bytes_out * per_visit,
     )

@@ -22,7 +22,8 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,11 +33,12 @@ from torch.utils.data import IterableDataset
 from .._dataloader import DataLoader
 from .._engine.cores import allowed_cores
 from .._pipeline.looking import Look, choose_indices
-from .advising import advise
+from .advising import WORTH_A_CHANGE, advise
 from .decisions import key_of, load, save
 from .measuring import Seen, measure
 from .rates import Rate, measure_rate
 from .rebuilding import rebuilt, typical_batch
+from .records import Advice
 
 MAX_SECONDS = 20.0
 LEAST_TRIAL_S = 0.3  # of a setting
@@ -222,8 +224,9 @@ def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[
     free = {name for name in TUNED if _is_free(loader, name, allowed, seen)}
     one_at_a_time = getattr(loader, "fetcher", "sequential") == "sequential" or "fetcher" in free
     may_cache = "cache" in free and one_at_a_time and os.environ.get("MINATO_NO_CACHE", "0") != "1"
+    advised = advise(loader, seen, may_cache)
     proposed: dict[str, Any] = {}
-    for advice in advise(loader, seen, may_cache):
+    for advice in advised:
         proposed |= advice.changes
     if "fetcher" in proposed and "fetcher" not in free:  # as many processes instead
         proposed["num_workers"] *= proposed["num_fetch_workers"]
@@ -243,7 +246,22 @@ def _decide(loader: Any, allowed: frozenset[str], seconds: float) -> tuple[dict[
             rate = now = found
         elif found > max(rate, now * GAIN):
             best, rate = changes, found
+    _tell_of_more(loader, [one for one in advised if one.rate is not None], free, rate)
     return best, rate
+
+
+def _tell_of_more(loader: Any, advised: Sequence[Advice], free: Collection[str], rate: float) -> None:
+    """A word of what would be faster by far, and was left alone because it was set, or would change the content."""
+    left = [name for one in advised for name in one.changes if name not in free]
+    predicted = (advised[-1].rate or 0.0) if advised else 0.0
+    if not left or predicted < WORTH_A_CHANGE * rate:
+        return
+    values = ", ".join(f"{name}={getattr(loader, name, _DEFAULTS[name])!r}" for name in left)
+    warnings.warn(
+        f"minato.optimize left {values} alone, as set or as what the content depends on: {predicted:,.1f} batches/s "
+        f"instead of {rate:,.1f} are predicted with minato.optimize(..., allow={left!r})",
+        stacklevel=5,
+    )
 
 
 def _is_free(loader: Any, name: str, allowed: frozenset[str], seen: Seen) -> bool:

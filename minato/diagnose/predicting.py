@@ -126,6 +126,16 @@ def reached_now(measurement: Measurement) -> float:
     return min(1.0, measurement.rate / now.rate)
 
 
+def over_epochs(measurement: Measurement, setting: Setting, rate: float) -> float:
+    """What a rate within an epoch comes to, where workers are started at each."""
+    batches = measurement.epoch_batches
+    if not batches or setting.workers == 0:
+        return rate
+    run = _tried(measurement, setting.cache)
+    first_s = measurement.first_s if run is None else run.first_s
+    return batches / (max(first_s, 1 / rate) + (batches - 1) / rate)
+
+
 def machine_bound(measurement: Measurement, cache: CachePoint | None = None) -> Bound:
     """The bound of this machine, whatever the number of workers: no workers at all may be best, or what there is."""
     demands = _crowded(demands_of(measurement, Setting(1, 1, cache)), measurement, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 LOAD, TRANSFORM, COLLATE, TRANSFER, CACHE = "load", "transform", "collate", "transfer", "(cache)"
 """Kinds of stages."""
@@ -51,6 +52,8 @@ class CachedRun:
     """CPU seconds of all workers per batch; None: not known."""
     main_cpu_s: float
     """CPU seconds of the main process per batch."""
+    first_s: float = 0.0
+    """Seconds from the start of an epoch to its first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,10 @@ class Measurement:
     """With the cache that would be proposed; None: there is none to propose, or it was not tried."""
     inline_rate: float | None = None
     """Batches per second without workers; None: not measured."""
+    epoch_batches: int | None = None
+    """Batches of an epoch that begins with the start of workers; None: not known, or workers are kept."""
+    first_s: float = 0.0
+    """Seconds from the start of an epoch with workers to its first batch."""
     is_live: bool = False
     """Measured while training, in the loader's own workers."""
 
@@ -116,3 +123,37 @@ class Measurement:
     def slots(self) -> int:
         """Samples that are worked on at once."""
         return max(1, self.workers) * max(1, self.concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change."""
+
+    what: str
+    """In words."""
+    reason: str
+    rate: float | None
+    """Predicted batches per second, with this and the changes before it; None: it is not about the rate."""
+    confidence: str
+    """"high", "medium" or "low"."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the loader to change; empty: it is to be changed elsewhere."""
+    is_urgent: bool = False
+    """It makes all else slow, by how much is not predicted."""
+    was_tried: bool = False
+    """The rate was measured, not predicted."""
+
+    @property
+    def in_full(self) -> str:
+        """In words, with the arguments that it takes."""
+        given = [f"{name}={value!r}" for name, value in self.changes.items()]
+        changes = ", ".join(change for change in given if change not in self.what)
+        return f"{self.what} ({changes})" if changes else self.what
+
+    @property
+    def rate_in_words(self) -> str:
+        """What it would bring; empty: it is not about the rate."""
+        if self.rate is None:
+            return ""
+        how = "Measured when it was tried" if self.was_tried else "Predicted"
+        return f"{how}: {self.rate:,.1f} batches/s ({self.confidence} confidence)."

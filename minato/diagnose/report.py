@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from .._pipeline.cache import MEMORY_SHARE
-from .._pipeline.planning import NoCache, choose
-from .advising import INNER_THREADS, WORTH_SAYING, Advice, limit_in_words
+from .._pipeline.planning import NoCache, choose, points
+from .advising import WORTH_SAYING
 from .bound import CONSUMER, STORAGE, Bound
 from .measuring import Seen
+from .mistakes import INNER_THREADS
 from .model import RATE, WAIT, StageModel, bottleneck, computing_s, model, score, waiting_s
-from .predicting import WAITING, Setting, machine_bound, predict, stage_shares, undisturbed
+from .predicting import WAITING, Setting, machine_bound, over_epochs, predict, stage_shares, undisturbed
+from .pricing import Purchase, cheapest
+from .records import Advice
+from .wording import in_bytes, in_seconds, limit_in_words
 
 _COLUMNS = ("stage", "time", "CPU", "wall", "rate/core", "cores used", "size", "read", "")
+_ALL_OF_IT = 1 << 62  # bytes: memory is what is being bought
 UNEXPLAINED = 0.6  # of the upper limit: a rate below it has another reason than what the model knows
 _SURE = {"high": "sure", "medium": "fairly sure", "low": "not sure: the measurement was unsteady"}
 
@@ -62,8 +67,8 @@ class Diagnosis:
         step = self.seen.measurement.step_s
         if self.bottleneck == CONSUMER and step is not None:
             return (
-                f"The bottleneck is your own loop: it takes {_seconds(step)} per batch, and the loader can give one "
-                f"every {_seconds(1 / self._loader_rate())}{self._unevenly()}"
+                f"The bottleneck is your own loop: it takes {in_seconds(step)} per batch, and the loader can give one "
+                f"every {in_seconds(1 / self._loader_rate())}{self._unevenly()}"
             )
         shares = stage_shares(self.stages)
         stage = next(stage for stage in self.stages if stage.name == self.bottleneck)
@@ -76,7 +81,7 @@ class Diagnosis:
         if demand.is_sequential:
             return (
                 f"The bottleneck is handing batches over to your loop ({stage.name!r}), which takes the main process "
-                f"{_seconds(demand.wall_s)} for each; {self._held()}"
+                f"{in_seconds(demand.wall_s)} for each; {self._held()}"
             )
         return (
             f"The bottleneck is the stage {stage.name!r}: {shares[stage.name]:.0%} of a sample's time is spent there, "
@@ -88,7 +93,7 @@ class Diagnosis:
         workers = f"{measurement.workers} worker{'s' * (measurement.workers != 1)}"
         each = 1 / (measurement.inline_rate or self.now.rate) / measurement.batch_size
         return (
-            f"The bottleneck is handing samples over: they are so cheap ({_seconds(each)} each) that it takes longer "
+            f"The bottleneck is handing samples over: they are so cheap ({in_seconds(each)} each) that it takes longer "
             f"to have them from {workers} than to make them in your loop's own process"
         )
 
@@ -99,7 +104,7 @@ class Diagnosis:
             which = (
                 "The stage that waits most is" if waits > WAITING * wall else "No stage waits for long; the most does"
             )
-            return f"{which} {stage.name!r}: {_seconds(waits)} per batch off the CPU, {waits / wall:.0%} of its time"
+            return f"{which} {stage.name!r}: {in_seconds(waits)} per batch off the CPU, {waits / wall:.0%} of its time"
         measurement = self.seen.measurement
         is_main = stage.demand.is_sequential or measurement.workers == 0
         share = (self.rate or self.now.rate) * computing_s(stage, 1 if is_main else measurement.slots)
@@ -135,16 +140,20 @@ class Diagnosis:
         worth = [one for one in self.advice if one.rate is not None]
         if worth:
             last = worth[-1]
-            steps = ", and ".join(one.in_full for one in self.advice if one.is_urgent or one.rate is not None)
+            urgent_first = sorted(self.advice, key=lambda one: not one.is_urgent)
+            steps = ", and ".join(one.in_full for one in urgent_first if one.is_urgent or one.rate is not None)
             if last is self._tried and self.rate:
                 times = (last.rate or 0.0) / self.rate
                 return f"Do this: {steps}: {last.rate:,.1f} batches/s when it was tried, {times:.1f} times as many."
             others = " with the cores to itself" if self.seen.measurement.others_cores else ""
             times = (last.rate or 0) / self._rate_alone()
-            gain = f", {times:.1f} times as many" if times >= WORTH_SAYING else ""
+            starts = ", starts of workers counted" if "persistent_workers" in last.changes else ""
+            gain = f", {times:.1f} times as many{starts}" if times >= WORTH_SAYING else ""
             return f"Do this: {steps}: {last.rate:,.1f} batches/s predicted{others}{gain}."
         steps = ", and ".join(one.in_full for one in self.advice)
         do = f"Do this: {steps}. " if steps else ""
+        if any(one.is_urgent for one in self.advice):
+            return do.rstrip()
         if self.bottleneck == CONSUMER:
             return do or "Nothing about the loader needs to change."
         right = "" if steps else "the loader's arguments are right for this machine; "
@@ -160,12 +169,13 @@ class Diagnosis:
         return f"make {self.bottleneck!r} {better}, or use more {more}"
 
     def _rate_alone(self) -> float:
-        """The rate now, or what it would be if nobody else used the cores: predictions count on all of them."""
+        """The rate now, or what it would be if nobody else used the cores: predictions count on all of them. They count
+        the starts of workers too."""
         measurement = self.seen.measurement
-        if self.rate is not None and not measurement.others_cores:
-            return self.rate
-        setting = Setting(measurement.workers, measurement.concurrency)
-        return max(self.rate or 0.0, predict(undisturbed(measurement), setting).rate)
+        setting, rate = Setting(measurement.workers, measurement.concurrency), self.rate
+        if rate is None or measurement.others_cores:
+            rate = max(rate or 0.0, predict(undisturbed(measurement), setting).rate)
+        return over_epochs(measurement, setting, rate)
 
     def table(self) -> str:
         """The stages, one per line, in plain text."""
@@ -182,12 +192,12 @@ class Diagnosis:
         return (
             stage.name,
             f"{shares[stage.name]:.0%}",
-            _seconds(stage.demand.cpu_s / visits),
-            _seconds(stage.demand.wall_s / visits),
+            in_seconds(stage.demand.cpu_s / visits),
+            in_seconds(stage.demand.wall_s / visits),
             "-" if stage.rate_per_core is None else f"{stage.rate_per_core:,.1f}/s",
             f"{stage.cores_used:.2f}",
-            _bytes(stage.bytes_per_sample),
-            _bytes(stage.demand.bytes_read / visits),
+            in_bytes(stage.bytes_per_sample),
+            in_bytes(stage.demand.bytes_read / visits),
             measured.randomness if measured.kind in ("load", "transform") else "",
         )
 
@@ -207,6 +217,18 @@ class Diagnosis:
             f"{limit_in_words(self.best, self.seen, as_configured=False)}",
             *cache,
         ]
+
+    def plan(self, min_rate: float, prices: Mapping[str, float]) -> Purchase:
+        """The cheapest cores, memory and storage bandwidth for `min_rate` batches per second, by the model.
+
+        Args:
+            min_rate: batches per second that your loop wants.
+            prices: of "core", "memory_gb" and "storage_mb_s" (bandwidth), per hour or whatever you pay by. What has no
+                price is not counted.
+        """
+        samples = self.seen.measurement.dataset_samples or 0
+        where = points(self.seen.look, samples, _ALL_OF_IT) if samples else []
+        return cheapest(self.seen.measurement, where, min_rate, prices)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
@@ -322,22 +344,6 @@ def _how_sure(ahead: float, change: float) -> str:
     if ahead > 1.5 and change < 0.05:
         return "high"
     return "medium" if ahead > 1.1 and change < 0.25 else "low"
-
-
-def _seconds(value: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-6:.2g} µs"
-
-
-def _bytes(value: float) -> str:
-    if value < 1:
-        return "-"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.0f} B"
 
 
 def _escaped(text: str) -> str:

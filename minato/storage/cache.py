@@ -29,6 +29,8 @@ class CacheStats:
     entries: int
     used_bytes: int
     max_bytes: int
+    note: str = ""
+    """Why nothing is added although there would be room by `max_bytes`; empty: more is added."""
 
 
 class ByteCache(Protocol):

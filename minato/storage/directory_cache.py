@@ -37,6 +37,7 @@ _MARK = b"minato\x00\x03"
 _LEDGER = struct.Struct("<QQ")  # bytes, objects
 _SHARE_OF_DISK = 0.8  # of what is free when the directory is first used, where no limit is given
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_S = 60.0  # so long after the disk was found full a process does not try again
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # file systems without hard links
 
 
@@ -58,6 +59,7 @@ class DirectoryCache:
         )
         self._remove_remains()
         self._known = KnownFiles()
+        self._try_from = 0.0
 
     def get(self, name: str) -> bytes | None:
         """The bytes put under `name`, or None."""
@@ -85,7 +87,8 @@ class DirectoryCache:
             os.close(fd)
         if not self._known.knows(digest, status):
             if not _is_whole(data, trailer):
-                self._discard(path)
+                with suppress(OSError):  # a directory that is read-only now, a full disk: it stays unread
+                    self._discard(path)
                 return None
             self._known.add(digest, status)
         return data
@@ -96,6 +99,15 @@ class DirectoryCache:
         path = self._path_of(digest)
         if os.path.exists(path):
             return True
+        if time.monotonic() < self._try_from:
+            return False
+        try:
+            return self._keep(digest, path, data)
+        except OSError as error:  # costs the entry only
+            self._tell(error)
+            return False
+
+    def _keep(self, digest: bytes, path: str, data: bytes) -> bool:
         nbytes = len(data) + _TRAILER.size
         temporary = self._reserve(nbytes)
         if temporary is None:
@@ -105,10 +117,9 @@ class DirectoryCache:
             new = _publish(temporary, path)
         except FileNotFoundError:  # taken for the remains of a dead writer, and accounted for
             return False
-        except OSError as error:
+        except OSError:
             self._account(-nbytes, 0)
-            _tell_unless_full(error)
-            return False
+            raise
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -117,17 +128,30 @@ class DirectoryCache:
         self._account(0 if new else -nbytes, 1 if new else 0)
         return True
 
+    def _tell(self, error: OSError) -> None:
+        """A full disk is told once by a process, which then does not try for a while."""
+        if error.errno in _FULL:
+            if self._try_from == 0.0:
+                text = f"nothing is added to the cache {self._root}: {error.strerror}"
+                warnings.warn(text, RuntimeWarning, stacklevel=4)
+            self._try_from = time.monotonic() + _FULL_S
+        else:
+            warnings.warn(f"an object could not be kept in the cache: {error}", RuntimeWarning, stacklevel=4)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_known", "_try_from")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._known = KnownFiles()  # what was not forked verifies for itself
+        self._try_from = 0.0
 
     def stats(self) -> CacheStats:
         """How full it is, over all jobs."""
         used, entries = self._counts()
-        return CacheStats(entries, used, self.max_bytes)
+        is_full = time.monotonic() < self._try_from
+        note = "the disk is full: nothing is added for now" if is_full else ""
+        return CacheStats(entries, used, self.max_bytes, note)
 
     def _counts(self) -> tuple[int, int]:
         """Bytes and objects."""
@@ -145,12 +169,12 @@ class DirectoryCache:
             if used + nbytes > self.max_bytes:
                 return None
             temporary = f"{self._root}/tmp/{socket.gethostname()}.{os.getpid()}.{nbytes}.{secrets.token_hex(6)}"
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
             try:
-                os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-            except OSError as error:
-                _tell_unless_full(error)
-                return None
-            os.pwrite(ledger, _LEDGER.pack(used + nbytes, entries), 0)
+                os.pwrite(ledger, _LEDGER.pack(used + nbytes, entries), 0)
+            except OSError:
+                os.unlink(temporary)
+                raise
         return temporary
 
     def _discard(self, path: str) -> None:
@@ -215,12 +239,6 @@ def _publish(temporary: str, path: str) -> bool:
             raise
         os.rename(temporary, path)
     return True
-
-
-def _tell_unless_full(error: OSError) -> None:
-    """A full disk is the usual end of admitting; other trouble is told, and costs the entry only."""
-    if error.errno not in _FULL:
-        warnings.warn(f"an object could not be kept in the cache: {error}", RuntimeWarning, stacklevel=3)
 
 
 def _read_ledger(fd: int) -> tuple[int, int]:

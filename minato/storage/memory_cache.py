@@ -24,18 +24,21 @@ import mmap
 import os
 import secrets
 import struct
+import warnings
 import weakref
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .._pipeline.room import available_bytes, check_every, kept_free
 from .._queues.mapping import map_file
 from .cache import Bytes, CacheStats, checksum, digest_of, parse_bytes
 from .locks import exclusive, thread_lock
 
 _HEADER_BYTES = 64
-_TOKEN, _USED, _ENTRIES = 0, 2, 3  # words of the header; the token takes two
+_TOKEN, _USED, _ENTRIES, _UNCHECKED, _SHORT = 0, 2, 3, 4, 5  # words of the header; the token takes two
+_SHORT_OF_MEMORY = "memory runs short: nothing is added any more"
 _ENTRY_WORDS = 6  # hash (2), place, length, checksum, whether that was verified
 _ENTRY = struct.Struct(f"={_ENTRY_WORDS}Q")
 _HASH, _VERIFIED = 0, 5
@@ -47,7 +50,7 @@ _THERE_ALREADY = -1
 
 
 class MemoryCache:
-    """At most `max_bytes` (a number, or a text such as "2GB") of objects in shared memory.
+    """At most `max_bytes` (a number, or a text such as "2GB") of objects in shared memory, less where that runs short.
 
     One copy serves this process and all workers that get the cache with their dataset, by whatever start method. It
     lives as long as the process that made it keeps it.
@@ -60,6 +63,7 @@ class MemoryCache:
         self._data_start = -(-(_HEADER_BYTES + self._places * _ENTRY_WORDS * 8) // _PAGE) * _PAGE
         self._token = secrets.token_bytes(16)
         self._owner = os.getpid()
+        self._floor = kept_free(available_bytes())
         fd = os.memfd_create("minato-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._owner_fd = fd
         segment = _Segment(fd)
@@ -122,6 +126,7 @@ class MemoryCache:
             return False
         if start != _THERE_ALREADY:
             if not _write(self._segment.fd, data, start):
+                self._header[_SHORT] = 1
                 return False
             self._commit(self._segment, digest, start, len(data), checksum(data))
         return True
@@ -130,7 +135,8 @@ class MemoryCache:
         """How full it is."""
         if self._segment is None:
             return CacheStats(0, 0, self.max_bytes)
-        return CacheStats(int(self._header[_ENTRIES]), int(self._header[_USED]), self.max_bytes)
+        note = _SHORT_OF_MEMORY if self._header[_SHORT] else ""
+        return CacheStats(int(self._header[_ENTRIES]), int(self._header[_USED]), self.max_bytes, note)
 
     def _find(self, digest: bytes) -> int | None:
         """The table place of an entry, or the empty one where it would go; None if the table has neither."""
@@ -145,7 +151,7 @@ class MemoryCache:
 
     def _reserve(self, segment: _Segment, digest: bytes, length: int) -> int | None:
         """Where to write `length` bytes; _THERE_ALREADY; or None if there is no room."""
-        if int(self._header[_USED]) + length > self.max_bytes:
+        if self._header[_SHORT] or int(self._header[_USED]) + length > self.max_bytes:
             return None  # no need to lock: it is never emptied
         with exclusive(self._token, segment.fd):
             place = self._find(digest)
@@ -154,10 +160,23 @@ class MemoryCache:
             if self._table[place, _HASH]:
                 return _THERE_ALREADY
             used = int(self._header[_USED])
-            if used + length > self.max_bytes:
+            if used + length > self.max_bytes or not self._is_memory_left(length):
                 return None
             self._header[_USED] = used + length
             return self._data_start + used
+
+    def _is_memory_left(self, length: int) -> bool:
+        """Called under the lock: what all processes together have added since the last look counts."""
+        unchecked = int(self._header[_UNCHECKED]) + length
+        if unchecked < check_every(self._floor) and self._header[_ENTRIES]:
+            self._header[_UNCHECKED] = unchecked
+            return True
+        self._header[_UNCHECKED] = 0
+        if available_bytes() - length > self._floor:
+            return True
+        self._header[_SHORT] = 1
+        warnings.warn(f"cache of {self.max_bytes} bytes: {_SHORT_OF_MEMORY}", RuntimeWarning, stacklevel=5)
+        return False
 
     def _commit(self, segment: _Segment, digest: bytes, start: int, length: int, check: int) -> None:
         first, second = _words_of(digest)
@@ -170,7 +189,7 @@ class MemoryCache:
             self._header[_ENTRIES] += np.uint64(1)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("max_bytes", "_places", "_data_start", "_token", "_owner", "_owner_fd")
+        kept = ("max_bytes", "_places", "_data_start", "_token", "_owner", "_owner_fd", "_floor")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
+import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ from minato.diagnose.rates import Rate, measure_rate
 from minato.diagnose.rebuilding import rebuilt
 
 SECONDS = 2.0
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # as many workers as waiting justifies
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # as many workers as waiting justifies
+    pytest.mark.filterwarnings("ignore:minato.optimize left"),  # by what was measured; a test of its own is about it
+]
 
 
 class Step:
@@ -235,6 +240,7 @@ def test_a_loader_with_a_cache_is_judged_with_the_cache_filled() -> None:
 
 def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless `allow` names them; and nothing changes where optimising is switched off."""
+    monkeypatch.setenv("MINATO_NO_CACHE", "1")  # or there would be nothing left for workers to do
     tried: list[dict[str, Any]] = []
 
     def note(_loader: Any, _indices: Any, _seconds: float, changes: dict[str, Any], _seen: Any) -> Any:
@@ -252,6 +258,23 @@ def test_values_that_were_set_stay(decisions: Path, monkeypatch: pytest.MonkeyPa
     assert minato.optimize(loader) is loader
     with pytest.raises(ValueError, match="allow may name"):
         minato.optimize(loader, allow=["dataset"])
+
+
+def test_what_was_left_alone_and_would_be_far_faster_is_told(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to say to have it; not where it is allowed, nor where it would bring little."""
+    advice = [Advice("", "", 30.0, "high", {"num_workers": 2, "cache": "source"})]
+    monkeypatch.setattr("minato.diagnose.optimising._steady", lambda *_: Rate(10.0, 0.0, 0.0, None))
+    monkeypatch.setattr("minato.diagnose.optimising.advise", lambda *_: tuple(advice))
+    told = r"left num_workers=1 alone.* 30.0 batches/s instead of 10.0 .*allow=\['num_workers'\]"
+    with pytest.warns(UserWarning, match=told):
+        minato.optimize(make_loader(num_workers=1), max_seconds=0.2).close()
+    monkeypatch.setenv("MINATO_FORGET", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        minato.optimize(make_loader(num_workers=1), allow=["num_workers"], max_seconds=0.2).close()
+        minato.optimize(make_loader(), max_seconds=0.2).close()
+        advice[0] = replace(advice[0], rate=11.0)
+        minato.optimize(make_loader(num_workers=1), max_seconds=0.2).close()
 
 
 def test_what_would_change_the_content_is_left_alone(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,8 +353,9 @@ def test_a_decision_is_not_used_again_for_other_code() -> None:
     assert key(held(4)) == key(held(4))
 
 
-def test_decorated_function_picks_the_fastest_variant(decisions: Path) -> None:
+def test_decorated_function_picks_the_fastest_variant(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among variants with equal batches; others are refused."""
+    monkeypatch.setenv("MINATO_NO_CACHE", "1")  # with it they are equally fast
 
     @minato.optimize(pick_best={"cost": [0.03, 0.001]}, max_seconds=2 * SECONDS, when=lambda given: given["train"])
     def make(train: bool, cost: float = 0.03, length: int = 16) -> Any:
@@ -366,6 +390,7 @@ def test_decorated_function_may_return_a_dataset_and_arguments(
 
 def test_no_setting_is_tried_after_the_time(decisions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for what there is, and what was proposed."""
+    monkeypatch.setenv("MINATO_NO_CACHE", "1")
     tried: list[dict[str, Any]] = []
 
     def note(_loader: Any, _indices: Any, seconds: float, changes: dict[str, Any], _seen: Any) -> Any:

@@ -17,7 +17,10 @@ from torch.utils.data import Dataset
 
 import minato
 from minato._workers.generators import all_generators
+from minato.diagnose.measuring import is_cheap
+from minato.diagnose.probing import Probe
 from minato.diagnose.rates import _drain, _fill, measure_inline, measure_rate
+from minato.diagnose.records import COLLATE, LOAD, StageMeasurement
 
 BATCH, WINDOW = 4, 3
 
@@ -111,3 +114,15 @@ def test_a_dataset_of_workers_is_not_used_here_to_see_how_fast_it_is_without(kin
     )
     assert measure_inline(loader, range(64), 0.05) > 0
     assert not dataset.used
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nbytes", "is_tried"),
+    [(100e-6, 100, True), (1e-3, 100, False), (1e-3, 3_000_000, True), (10e-3, 3_000_000, False)],
+    ids=["cheap", "dear", "large and cheap for that", "large and dear"],
+)
+def test_no_workers_are_tried_where_handing_over_may_take_longer(seconds: float, nbytes: int, is_tried: bool) -> None:
+    """Which depends on how much there is to hand over."""
+    made = StageMeasurement("load", LOAD, 10, cpu_s=10 * seconds, wall_s=10 * seconds, bytes_out=10 * nbytes)
+    collated = StageMeasurement("collate", COLLATE, 1, cpu_s=0.0, wall_s=0.0, bytes_out=10 * 10**9)
+    assert is_cheap(Probe((made, collated), samples=10, change=0.0, files=())) is is_tried

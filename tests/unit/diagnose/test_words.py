@@ -14,12 +14,14 @@ import minato
 from minato._pipeline.judging import Randomness
 from minato._pipeline.looking import Look, choose_indices, look
 from minato._pipeline.planning import CachePoint
-from minato.diagnose import advising
+from minato.diagnose import mistakes
 from minato.diagnose.advising import advise
+from minato.diagnose.bound import PLACES, Bound
 from minato.diagnose.measuring import Seen
 from minato.diagnose.predicting import Setting, predict, reached
 from minato.diagnose.records import COLLATE, LOAD, TRANSFER, TRANSFORM, CachedRun, Measurement, StageMeasurement
 from minato.diagnose.report import Diagnosis, conclude
+from minato.diagnose.wording import limit_in_words
 
 DATA = TensorDataset(torch.arange(64))
 LOADING = StageMeasurement("load", LOAD, completions=80, cpu_s=0.8, wall_s=0.8)
@@ -121,7 +123,7 @@ def test_a_dataset_that_is_sent_to_each_worker_is_in_the_first_line(
     looked: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it is packed at each start; forked workers only come to hold copies."""
-    monkeypatch.setattr(advising, "search", lambda *_: [("dataset.names", SimpleNamespace(bytes=300_000_000))])
+    monkeypatch.setattr(mistakes, "search", lambda *_: [("dataset.names", SimpleNamespace(bytes=300_000_000))])
     sent, shared = (said(looked, BUSY, multiprocessing_context=method) for method in ("spawn", "fork"))
     assert "keep the dataset's lists in arrays" in sent.verdict
     assert "300 MB of Python objects: spawn packs them for each worker at each start" in str(sent)
@@ -255,8 +257,9 @@ def test_a_process_pinned_to_one_core_is_told_first(looked: Look, monkeypatch: p
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     pinned = replace(BUSY, cores=1.0, workers=8, rate=12.0)
     verdict = said(looked, pinned).verdict
-    assert "use 1 worker instead of 8" in verdict
-    assert "let this process use more cores" in verdict
+    assert "Do this: let this process use more cores, and use 1 worker instead of 8" in verdict
+    right = said(looked, replace(pinned, workers=1)).verdict
+    assert right.endswith("Do this: let this process use more cores."), "cores are not to be named twice"
 
 
 @pytest.mark.parametrize("rate", [30.0, 900.0], ids=["below the model's limit", "above it"])
@@ -277,3 +280,62 @@ def test_more_fetches_are_proposed_where_there_are_fetches(looked: Look) -> None
     loader = minato.DataLoader(DATA, batch_size=8, num_workers=2, fetcher="threaded", num_fetch_workers=4)
     (advice,) = [one for one in advise(loader, Seen(waiting, looked, None, 0.0)) if one.changes]
     assert advice.changes == {"num_fetch_workers": 8}
+
+
+def test_samples_that_are_not_cheap_are_left_to_workers_however_few_the_cores_are(looked: Look) -> None:
+    """On one core workers take turns, and what that adds is not the handing over."""
+    one_core = replace(BUSY, cores=1.0, rate=11.0, crowding=1.5)
+    assert not any(one.changes.get("num_workers") == 0 for one in said(looked, one_core).advice)
+
+
+def test_short_epochs_of_a_fast_loader_keep_their_workers(looked: Look) -> None:
+    """10 batches at 24 a second, and half a second until the first."""
+    short = replace(BUSY, epoch_batches=10, first_s=0.5, rate=20.0)
+    found = said(looked, short)
+    (advice,) = [one for one in found.advice if "persistent_workers" in one.changes]
+    assert advice.rate == pytest.approx(found.now.rate)
+    assert "an epoch has 10 batches only" in advice.reason
+    assert "keep workers from epoch to epoch (persistent_workers=True)" in found.verdict
+    assert "starts of workers counted" in found.verdict
+    for other in (
+        replace(short, epoch_batches=None),
+        replace(short, epoch_batches=10_000),
+        replace(short, first_s=0.1),
+    ):
+        assert not any("persistent_workers" in one.changes for one in said(looked, other).advice)
+
+
+def test_predictions_count_the_starts_of_workers(looked: Look) -> None:
+    """Without them a loader of one worker would be said to become twice as fast by a second."""
+    slow = replace(BUSY, workers=1, rate=12.0, epoch_batches=40, first_s=0.25)
+    found = said(looked, slow)
+    (advice,) = [one for one in found.advice if "num_workers" in one.changes]
+    assert advice.rate == pytest.approx(40 / (0.25 + 39 / 25))
+    assert ", 1.9 times as many." in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("workers", "waits", "words"),
+    [
+        (1, 0.0, "the number of workers (1)"),
+        (2, 0.0, "(2, no fewer than cores)"),
+        (2, 0.9, "the number of workers (2)"),
+    ],
+)
+def test_as_many_workers_as_cores_are_not_said_to_be_too_few(
+    looked: Look, workers: int, waits: float, words: str
+) -> None:
+    stage = replace(LOADING, cpu_s=0.8 * (1 - waits), wall_s=0.81)
+    measurement = replace(BUSY, stages=(stage,), workers=workers, rate=None)
+    bound = Bound(20.0, PLACES, "load", {}, {})
+    assert words in limit_in_words(bound, Seen(measurement, looked, None, 0.0))
+
+
+def test_what_torchs_loader_does_not_have_is_said_to_be_minatos(looked: Look) -> None:
+    """Its user would look for an argument in vain."""
+    waits = replace(BUSY, stages=(replace(LOADING, cpu_s=0.01),))
+    seen = Seen(waits, looked, None, 0.0)
+    theirs = advise(torch.utils.data.DataLoader(DATA, batch_size=8, num_workers=2), seen, may_cache=False)
+    ours = advise(minato.DataLoader(DATA, batch_size=8, num_workers=2), seen, may_cache=False)
+    assert "in each of 2 workers with minato.DataLoader (" in theirs[0].in_full
+    assert "in each of 2 workers (" in ours[0].in_full

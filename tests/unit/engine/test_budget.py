@@ -37,11 +37,22 @@ class Machine:
         self.membership.write_text(text)
 
     def group(self, name: str, limit: Any = None, current: Any = 0) -> None:
+        if limit is not None:
+            self._files(name, {"memory.max": limit, "memory.current": current})
+
+    def old_group(self, name: str, limit: Any, used: Any = 0) -> None:
+        """Of version 1."""
+        self._files(f"memory/{name}", {"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used})
+
+    def files_in_memory(self, name: str, prefix: str, inactive: int, active: int) -> None:
+        stat = f"anon 5\n{prefix}inactive_file {inactive}\n{prefix}active_file {active}"
+        self._files(name, {"memory.stat": stat})
+
+    def _files(self, name: str, texts: dict[str, Any]) -> None:
         folder = self.groups / name
         folder.mkdir(parents=True, exist_ok=True)
-        if limit is not None:
-            (folder / "memory.max").write_text(f"{limit}\n")
-            (folder / "memory.current").write_text(f"{current}\n")
+        for file, text in texts.items():
+            (folder / file).write_text(f"{text}\n")
 
 
 @pytest.fixture
@@ -105,3 +116,30 @@ def test_the_root_group_is_looked_at_in_a_container(machine: Machine) -> None:
 def test_unusual_memberships_do_no_harm(machine: Machine, text: str) -> None:
     machine.joins(text)
     assert budget.default_memory_budget() == share(100 * GIB)
+
+
+def test_a_limit_of_version_1_counts(machine: Machine) -> None:
+    machine.joins("4:cpu:/job\n3:memory:/job/step\n0::/\n")
+    machine.old_group("job", 8 * GIB, 2 * GIB)
+    machine.old_group("job/step", 9223372036854771712, GIB)
+    assert budget.default_memory_budget() == share(6 * GIB)
+
+
+def test_in_a_container_of_version_1_the_root_group_is_looked_at(machine: Machine) -> None:
+    machine.joins("3:memory:/docker/of-the-host\n")
+    machine.old_group(".", 2 * GIB, GIB)
+    assert budget.default_memory_budget() == share(GIB)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_that_were_read_are_given_up_for_others(machine: Machine, version: int) -> None:
+    """A job that has read its dataset once has filled its group with it."""
+    if version == 1:
+        machine.joins("3:memory:/job\n")
+        machine.old_group("job", 8 * GIB, 8 * GIB)
+        machine.files_in_memory("memory/job", "total_", 3 * GIB, 2 * GIB)
+    else:
+        machine.joins("0::/job\n")
+        machine.group("job", 8 * GIB, 8 * GIB)
+        machine.files_in_memory("job", "", 3 * GIB, 2 * GIB)
+    assert budget.default_memory_budget() == share(4 * GIB)

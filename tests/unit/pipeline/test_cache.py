@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 import minato
+from minato._pipeline import cache, room, store
 from minato._pipeline.looking import look
 from minato._pipeline.store import CacheStore
 
@@ -217,6 +220,70 @@ def test_limit_is_kept(tmp_path: Path) -> None:
         assert_same([list(loader) for _ in range(2)], expected)
         assert 0 < loader.stats().cached_samples < N
         assert loader.stats().cached_bytes <= 9000
+
+
+def test_memory_that_runs_short_is_told_once_and_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at again and again while the cache fills."""
+    left = iter([1 << 50, 1 << 50, 1 << 50, 0])
+    expected = epochs(Images(Count(tmp_path / "other")), 3)
+    monkeypatch.setattr(room, "CHECK_EVERY_BYTES", 100)
+    monkeypatch.setattr(store, "available_bytes", lambda: next(left))
+    generator = torch.Generator().manual_seed(3)
+    options = {"batch_size": 5, "shuffle": True, "generator": generator, "in_order": True}
+    with minato.DataLoader(Images(Count(tmp_path / "log")), cache="source", **options) as loader:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = [list(loader) for _ in range(3)]
+        assert loader.stats().cached_samples == 3
+        assert "3 of 24 samples, and no more are added, as memory runs short" in loader.stats().cache_note
+    assert_same(found, expected)
+    (one,) = told
+    assert "memory runs short" in str(one.message)
+
+
+@pytest.mark.parametrize("workers", [0, 2], ids=["without workers", "workers that are kept"])
+def test_what_is_kept_is_given_up_where_others_need_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Between epochs, and kept anew as far as there is room: the samples are the same throughout."""
+    kept = {"num_workers": workers, "persistent_workers": workers > 0}
+    expected = epochs(Images(Count(tmp_path / "other")), 4, **kept)
+    generator = torch.Generator().manual_seed(3)
+    options = {"batch_size": 5, "shuffle": True, "generator": generator, "in_order": True, **kept}
+    count = Count(tmp_path / "log")
+    with minato.DataLoader(Images(count), cache="after:Count", **options) as loader:
+        found = [list(loader), list(loader)]
+        assert loader.stats().cached_samples == N
+        calls = count.calls
+        with monkeypatch.context() as short, pytest.warns(UserWarning, match="what was kept is given up"):
+            short.setattr(cache, "available_bytes", lambda: 1000)
+            found.append(list(loader))
+        assert count.calls == calls + N, "they are made anew"
+        found.append(list(loader))
+        assert count.calls == calls + N
+    assert_same(found, expected)
+
+
+def test_a_limit_beyond_what_there_is_counts_as_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "available_bytes", lambda: 20_000)
+    loader = minato.DataLoader(Images(Count(tmp_path / "log")), cache="source", cache_bytes=1 << 40)
+    with loader, pytest.warns(UserWarning, match="room for 0 MB: .* will be cached"):
+        iter(loader)
+
+
+def test_a_file_of_before_does_not_count_as_taken_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that fills its disk is found again; it would not fit a second time."""
+    dataset, options = Images(Count(tmp_path / "log")), {"cache": "source", "cache_dir": str(tmp_path / "cache")}
+    first = epochs(dataset, 1, **options)
+    (file,) = (tmp_path / "cache").iterdir()
+    usage = shutil.disk_usage(tmp_path)._replace(free=4096)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(epochs(dataset, 1, **options), first)
+    assert list((tmp_path / "cache").iterdir()) == [file]
 
 
 def test_files_are_used_again_and_checked(tmp_path: Path) -> None:

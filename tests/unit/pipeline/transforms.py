@@ -16,6 +16,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from random import gauss as bell
+from time import sleep as nap
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,30 @@ def of_the_system(x: Any) -> Any:
         return x * len(file.read())
 
 
+def by_a_clock_beside_sleep(x: Any) -> Any:
+    time.sleep(0)
+    clock = time
+    return x + clock.time_ns() % 7
+
+
+def by_a_clock_called_sleep(x: Any) -> Any:
+    from time import time_ns as sleep
+
+    time.sleep(0)
+    return x + sleep() % 7
+
+
+def after_a_nap(x: Any) -> Any:
+    for _ in range(2):
+        time.sleep(0)
+    return x * 2
+
+
+def after_another(x: Any) -> Any:
+    nap(0)
+    return x * 2
+
+
 RANDOM: dict[str, Transform] = {
     "order of a set": in_the_order_of_a_set,
     "order of a set, made by its name": in_the_order_of_what_is_given,
@@ -202,6 +227,8 @@ RANDOM: dict[str, Transform] = {
     "/dev/urandom": from_a_device,
     "secrets": from_secrets,
     "the clock": by_the_clock,
+    "the clock, beside sleep": by_a_clock_beside_sleep,
+    "the clock, called sleep": by_a_clock_called_sleep,
     "the date": by_the_date,
     "uuid": by_uuid,
     "a branch that was not taken": rarely,
@@ -251,6 +278,8 @@ def in_a_constant_set(x: Any) -> Any:
 
 DETERMINISTIC: dict[str, Transform] = {
     "membership": in_a_constant_set,
+    "time.sleep": after_a_nap,
+    "sleep by another name": after_another,
     "numpy in a class": Scale(2.0),
     "torch": to_tensor,
     "lambda": lambda x: x * 2,

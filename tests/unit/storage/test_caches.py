@@ -75,6 +75,47 @@ def worker(cache: Any, seed: int, count: int) -> None:
             cache.put(str(number), body(number))
 
 
+def test_memory_that_runs_short_ends_admitting_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = MemoryCache("1GB")
+    left = iter([1 << 50, 1 << 50, 0])
+    monkeypatch.setattr(memory_cache, "check_every", lambda _: 8_000)
+    monkeypatch.setattr(memory_cache, "available_bytes", lambda: next(left))
+    with pytest.warns(RuntimeWarning, match="memory runs short") as told:
+        kept = [cache.put(str(number), body(number)) for number in range(10)]
+    assert kept == [True] * 4 + [False] * 6
+    assert len(told) == 1
+    assert "memory runs short" in cache.stats().note
+    assert [cache.get(str(number)) == body(number) for number in range(10)] == kept
+    assert pickle.loads(pickle.dumps(cache)).get("3") == body(3)
+
+
+@pytest.mark.parametrize("refused", ["open", "pwrite", "link", "makedirs"])
+def test_a_full_disk_is_a_miss_wherever_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """It is not tried again for a while, and nothing is left behind."""
+    cache = DirectoryCache(tmp_path / "cache", "1GB")
+    assert cache.put("a", body(1))
+    calls = []
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if refused == "open" and "/tmp/" not in str(arguments[0]).removeprefix(str(tmp_path)):
+            return real(*arguments, **options)
+        raise OSError(28, "No space left on device")
+
+    real = getattr(os, refused)
+    monkeypatch.setattr(os, refused, refuse)
+    with pytest.warns(RuntimeWarning, match="No space left") as told:
+        assert not any(cache.put(str(number), body(number)) for number in range(5))
+    monkeypatch.setattr(os, refused, real)
+    assert len(told) == 1
+    assert "full" in cache.stats().note
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+    assert cache.get("a") == body(1)
+    monkeypatch.setattr(cache, "_try_from", 0.0)
+    assert cache.put("b", body(2)), "there is room again"
+    assert cache.stats().entries == 2
+
+
 def test_processes_share_one_copy(make_cache: MakeCache) -> None:
     """All write the same objects at the same time; each is there once, and read by all. Spawned ones are in
     tests/integration/test_s3_dataset.py, with a loader."""
