@@ -25,9 +25,9 @@ class Client:
     etag_trusted: bool = True
     """False once ETags are known not to be MD5s (objects encrypted with a key of KMS, some servers)."""
 
-    def tries(self, policy: RetryPolicy) -> Tries:
-        """The tries of one request."""
-        return Tries(policy, self)
+    def tries(self, policy: RetryPolicy, began: float | None = None) -> Tries:
+        """The tries of one request, which began at that time of the monotonic clock; None: now."""
+        return Tries(policy, self, began)
 
     def given_up(self, error: StorageError) -> None:
         """A client has the credentials that were found when it was made. If they are of no use, the next request is to
@@ -36,6 +36,7 @@ class Client:
             with _clients.lock:
                 if _clients.by_location.get(self.location) is self:
                     del _clients.by_location[self.location]
+                    _clients.latest = None
 
 
 class _Clients:
@@ -45,6 +46,8 @@ class _Clients:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.by_location: dict[Location, Client] = {}
+        self.latest: tuple[Location, Client] | None = None
+        """Who was made last: mostly the only one, and found without hashing all that says where it is."""
 
 
 _clients = _Clients()
@@ -63,13 +66,18 @@ os.register_at_fork(after_in_child=_forget_inherited_clients)
 
 def client_for(location: Location) -> Client:
     """This process's client for a location, made on first use."""
+    latest = _clients.latest
+    if latest is not None and latest[0] is location:
+        return latest[1]
     found = _clients.by_location.get(location)
     if found is not None:
         return found
     with _clients.lock:
-        if location not in _clients.by_location:
-            _clients.by_location[location] = Client(_make(location), location)
-        return _clients.by_location[location]
+        found = _clients.by_location.get(location)
+        if found is None:
+            found = _clients.by_location[location] = Client(_make(location), location)
+            _clients.latest = location, found
+        return found
 
 
 def _make(location: Location) -> Backend:

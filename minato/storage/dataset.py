@@ -110,9 +110,10 @@ class S3Dataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         number = self._number(index)
-        key = self.index.key(number)
-        read = self.reader.read_writable if self.decode is _as_tensor else self.reader.read
-        return self._sample(key, read(key, self._etag(number)))
+        key, reader = self.index.key(number), self.reader
+        etag = "" if reader.cache is None else self._etag(number)
+        data = reader.read_writable(key, etag) if self.decode is _as_tensor else reader.read(key, etag)
+        return self._sample(key, data)
 
     async def __getitem_async__(self, index: int) -> Any:
         """As `dataset[index]`; the bytes are awaited. `decode` and `transform` run in the event loop's thread."""

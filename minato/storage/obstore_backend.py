@@ -38,7 +38,10 @@ class ObstoreBackend:
         if self._ranges is not None and span is not None:
             return self._ranges.get(key, span)
         try:
-            result = self._library.get(self._store, key, options=_options(span))
+            if span is None:
+                result = self._library.get(self._store, key)
+            else:
+                result = self._library.get(self._store, key, options=_options(span))
             return _fetched(result, result.bytes())
         except Exception as error:
             if span is not None and _refuses_ranges(error):

@@ -16,14 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
+from . import classify
 from .backend import Fetched, Span
 from .cache import ByteCache, Bytes
 from .clients import Client, client_for
+from .errors import StorageError
 from .hedging import HedgePolicy, Hedger
 from .location import Location
 from .owning import owned
-from .retrying import RetryPolicy, retry, retry_async
-from .verify import EtagCheck, Verify, check_length
+from .retrying import RetryPolicy, Tries, retry, retry_async
+from .verify import EtagCheck, Verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Reader:
 
     def read_writable(self, key: str, etag: str = "") -> Bytes:
         """As `read`, in memory of the caller's own: one copy fewer for whoever needs that."""
+        if self.cache is None:
+            return owned(self.fetch(key).data)
         kept = self._kept_writable(key, etag)
         return self._keep_writable(key, etag, self.fetch(key)) if kept is None else kept
 
@@ -85,13 +89,25 @@ class Reader:
 
     def fetch(self, key: str, span: Span | None = None) -> Fetched:
         """An object or part of it from the server, whatever the cache has."""
+        # The usual course, without an error, in few steps: they are taken for every object, by a thread that was asleep
+        # and has nothing in the processor's caches.
         client = client_for(self.location)
         etags = self._etags(client, key, span)
+        began = time.monotonic()
+        try:
+            fetched = client.backend.get(key, span) if self.hedge is None else self._request(client, key, span)
+            return self._checked(fetched, client, key, etags)
+        except StorageError as error:
+            failure = error
+        return self._fetch_again(failure, client.tries(self.retry, began), client, key, span, etags)
 
+    def _fetch_again(
+        self, failure: StorageError, tries: Tries, client: Client, key: str, span: Span | None, etags: EtagCheck | None
+    ) -> Fetched:
         def attempt() -> Fetched:
             return self._checked(self._request(client, key, span), client, key, etags)
 
-        return retry(attempt, client.tries(self.retry))
+        return retry(attempt, tries, failure)
 
     async def fetch_async(self, key: str, span: Span | None = None) -> Fetched:
         """As `fetch`, awaiting."""
@@ -108,7 +124,8 @@ class Reader:
 
     def _checked(self, fetched: Fetched, client: Client, key: str, etags: EtagCheck | None) -> Fetched:
         """An answer that is what it says. Raises if it is not."""
-        check_length(fetched, self.location, key)
+        if len(fetched.data) != fetched.announced:
+            raise classify.truncated(self.location, key, len(fetched.data), fetched.announced)
         if etags is not None:
             etags.check(fetched)
         client.reached = True

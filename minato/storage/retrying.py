@@ -70,10 +70,11 @@ class Tries:
 
     __slots__ = ("_began", "_client", "_failures", "_policy")
 
-    def __init__(self, policy: RetryPolicy, client: Tried) -> None:
+    def __init__(self, policy: RetryPolicy, client: Tried, began: float | None = None) -> None:
+        """`began`: by the monotonic clock; None: now."""
         self._policy = policy
         self._client = client
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._failures = 0
 
     def after(self, error: StorageError) -> float:
@@ -88,8 +89,10 @@ class Tries:
         return pause_s
 
 
-def retry(attempt: Callable[[], T], tries: Tries) -> T:
-    """Call until it succeeds or may not be tried again."""
+def retry(attempt: Callable[[], T], tries: Tries, failure: StorageError | None = None) -> T:
+    """Call until it succeeds or may not be tried again. `failure`: of a try that was made before."""
+    if failure is not None:
+        time.sleep(tries.after(failure))
     while True:
         try:
             return attempt()

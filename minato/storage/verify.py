@@ -17,12 +17,6 @@ VERIFY: tuple[Verify, ...] = get_args(Verify)
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
 
-def check_length(fetched: Fetched, location: Location, key: str) -> None:
-    """Raises `Truncated` unless all of the body came."""
-    if len(fetched.data) != fetched.announced:
-        raise classify.truncated(location, key, len(fetched.data), fetched.announced)
-
-
 class EtagCheck:
     """Compares one object's bodies with its ETag.
 
