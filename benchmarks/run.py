@@ -52,6 +52,7 @@ TABLES = (
     Table("latency-files", "files that take long to open", "ConcurrentDataLoader fig. 5", writes_json=False),
     Table("tuning", "bottlenecks named, bounds, sizes, caches", "Plumber fig. 6 to 10, sec. 5.3", writes_json=False),
     Table("tracing", "operations, waits, delays, the cost of looking", "Lotus tables II and III, fig. 2 to 6"),
+    Table("planted", "faults planted in pipelines, and what the verdicts of their traces say"),
     Table("offload", "when, which and how much goes to other machines", "FastFlow fig. 6 to 10, table 4"),
     Table("papers", "published tables that no other script has", "Lotus table II, fig. 2 to 6; MinatoLoader fig. 8"),
     Table("chaos", "workers killed all the time, nothing lost"),

@@ -17,6 +17,7 @@ parts       The same from below: CPU time that tracing adds to a batch of 32 in 
             and in the main process (`next` of a batch that is ready), medians of many short repeats. On a machine
             whose noise hides one percent of an epoch this is the figure to go by.
 exactness   Operations that spin for a known time; the span's median against that time.
+verdicts    Faults that are planted, and what the verdict says of them: planted.py; not part of all cases.
 million     Tables, text, Chrome JSON (and the HTML report, where there is one) of a million events.
 
 Exit status: 0 all targets met, 1 one missed, 2 a sample lost or doubled.
@@ -42,7 +43,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks import profilers
+from benchmarks import planted, profilers
 from minato import DataLoader, StagedDataset
 from minato._instrument import Kind, TraceSpec, activate
 from minato._queues.arena import Arena
@@ -426,12 +427,25 @@ def _write_long_run(path: Path, events: int) -> None:
         recorder.flush()
 
 
+# ---- planted faults ------------------------------------------------------------------------------------------------
+
+
+def verdicts(quick: bool) -> list[Figure]:
+    """How many of the planted faults are named wrongly; in two modes only, if `quick`."""
+    modes = [mode for mode in planted.MODES if not quick or mode.name in ("map, re-ordered", "stream, in order")]
+    done = [planted.outcome(fault, mode, 1) for fault in planted.FAULTS for mode in modes]
+    for one in done:
+        print(one)
+    wrong = sum(one.is_wrong for one in done)
+    return [Figure("verdicts", f"wrong of {len(done)} planted", wrong, "", 0)]
+
+
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="What tracing costs.")
-    parser.add_argument("--only", nargs="+", choices=CASES)
+    parser.add_argument("--only", nargs="+", choices=(*CASES, "verdicts"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--epoch-of", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
@@ -453,6 +467,8 @@ def main() -> int:
         figures += exactness(arguments.quick)
     if "million" in chosen:
         figures += million(arguments.quick)
+    if "verdicts" in chosen:
+        figures += verdicts(arguments.quick)
     for figure in figures:
         print(figure)
     if "profilers" in chosen:

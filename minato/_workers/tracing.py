@@ -132,6 +132,7 @@ class TracedBoard(TakingBoard):
     def pull_stream(self) -> Run | None:
         taken = super().pull_stream()
         self._begin(taken)
+        self._recorder.index = NONE  # samples of a stream have none, and what is taken is a whole batch
         return taken
 
     def _begin(self, taken: Run | CollateTask | None) -> None:

@@ -27,6 +27,7 @@ _EXAMPLES = """examples:
 _REPORT_EXAMPLES = """examples:
   minato trace report run1
   minato trace report run1 --html run1.html     the same with pictures, in one file
+  minato trace report run1 --png run1.png       waits, delays, operations; needs matplotlib
   minato trace report run1 --json               for machines
 """
 _EXPORT_EXAMPLES = """examples:
@@ -57,6 +58,10 @@ def register(subparsers: Any) -> None:
     report.add_argument("--html", type=Path, metavar="FILE", help="write a report with pictures, in one file")
     report.add_argument(
         "--diagnosis", type=Path, metavar="FILE", help="with --html: put what `minato diagnose --html FILE` wrote in it"
+    )
+    report.add_argument("--png", type=Path, metavar="FILE", help="draw waits, delays and operations; also .pdf, .svg")
+    report.add_argument(
+        "--beside", type=Path, nargs="+", metavar="DIR", help="with --png: other runs whose batch times are drawn too"
     )
     report.add_argument("--csv", type=Path, metavar="DIR", help="write each table as a CSV file")
     report.add_argument("--remove-outliers", action="store_true", help="leave short last batches out of batch times")
@@ -114,6 +119,11 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         with _working(f"writing {arguments.html}"):
             _write_html(summary, arguments.html, sections)
+    if arguments.png is not None:
+        with _working(f"drawing {arguments.png}"):
+            _write_png(summary, arguments)
+    elif arguments.beside is not None:
+        raise UserError("--beside goes into the picture of --png FILE, which is missing")
     text = json.dumps(summary.to_dict(), indent=1) + "\n" if arguments.json else to_text(summary)
     sys.stdout.write(text)
     return 0
@@ -139,6 +149,19 @@ def _write_html(summary: Summary, out: Path, sections: list[str]) -> None:
         write_html(summary, out, sections)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error}") from None
+
+
+def _write_png(summary: Summary, arguments: argparse.Namespace) -> None:
+    from ..trace.plots import write_png
+    from ..trace.reading import TraceError
+    from ..trace.summary import summarize
+
+    try:
+        write_png(summary, arguments.png, [summarize(path) for path in arguments.beside or ()])
+    except (TraceError, ImportError) as error:
+        raise UserError(str(error)) from None
+    except (OSError, ValueError) as error:  # ValueError: an ending that no kind of picture has
+        raise UserError(f"{arguments.png} cannot be written: {error}") from None
 
 
 def _export(arguments: argparse.Namespace) -> int:

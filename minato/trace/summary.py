@@ -15,10 +15,11 @@ import numpy as np
 from .._instrument import Kind
 from . import tables
 from .batches import BatchLife, batches
+from .facts import Facts, OpFact, WorkerFact
 from .reading import RunTrace, read_run
 from .samples import SlowSample, sample_times, slowest_samples
 from .tables import CacheLooks, Delays, OpRow, OutOfOrder, Spread, Waits
-from .verdict import Facts, OpFact, Verdict, WorkerFact, judge
+from .verdict import CROWDED, Verdict, judge
 from .workers import WorkerRow, worker_rows
 
 MOST_KNOWN = 0.5  # share of the work that collating must have to be judged where nothing else is known
@@ -139,9 +140,9 @@ def _facts(
 ) -> Facts:
     first = _first_of_pools(lives)
     waited = [life.wait_ns * 1e-9 for life in lives if life.wait_ns is not None and life.id not in first]
-    each = sample_times(run)
     alive_s = sum(row.alive_s * row.lanes for row in workers)
     crowded = [row for row in workers if row.lanes > 1 and row.at_work_s > 0]
+    cores = _cores_wanted(crowded)
     work_s = sum(row.busy_s for row in workers)
     return Facts(
         batches=sum(life.consumed_ns is not None for life in lives),
@@ -154,18 +155,18 @@ def _facts(
         work_cpu_s=sum(row.cpu_s for row in workers),
         is_inline=bool(workers) and all(row.worker < 0 and row.lanes == 1 for row in workers),
         starved=_starved(workers),
-        crowded_cpu=_cores_used(crowded),
-        samples=each,
+        crowded_cpu=cores,
+        samples=sample_times(run, by_cpu=cores >= CROWDED),
         ops=_op_facts(_judged(ops, work_s)),
         inner=_op_facts(row for row in ops if row.kind == "traced"),
         workers=_worker_facts(run, workers),
     )
 
 
-def _cores_used(workers: Sequence[WorkerRow]) -> float:
-    """By each of these workers, while it made samples."""
+def _cores_wanted(workers: Sequence[WorkerRow]) -> float:
+    """By each of these workers, while it made samples: those it used, and those that it wanted and others had."""
     at_work_s = sum(row.at_work_s for row in workers)
-    return sum(row.cpu_s for row in workers) / at_work_s if at_work_s else 0.0
+    return sum(row.cpu_s + (row.starved_s or 0.0) for row in workers) / at_work_s if at_work_s else 0.0
 
 
 def _starved(workers: Sequence[WorkerRow]) -> float | None:
@@ -211,6 +212,7 @@ def _worker_facts(run: RunTrace, workers: Sequence[WorkerRow]) -> list[WorkerFac
             sum(row.samples for row in group),
             float(np.median([row.sample_median_ms for row in group if row.samples] or [0.0])) * 1e-3,
             float(np.median([row.sample_p25_ms for row in group if row.samples] or [0.0])) * 1e-3,
+            _starved(group),
         )
         for name, group in merged.items()
     ]

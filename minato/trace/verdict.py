@@ -6,6 +6,7 @@ it waits, and ... one worker is much slower than others    straggler-bound
               ... few samples are slow, and workers idle   straggler-bound; storage-bound, if loading stalls in them
               ... few samples are much of the work         likewise
               ... workers wait for data, off the CPU       storage-bound
+              ... or for their own threads, who knows      unknown, with what would tell
               ... otherwise                                preprocessing-bound, by the dearest operation
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .samples import SampleTimes
+from .facts import Facts, OpFact
 
 PREPROCESSING, ACCELERATOR, STORAGE, STRAGGLER, UNKNOWN = (
     "preprocessing-bound",
@@ -29,8 +30,8 @@ SLOW_WORKER = 1.5  # times the median of the others, in the median of its sample
 SLOW_WORKER_OF_LANES = 2.0  # the same where workers make several samples at once, which wait for each other
 FEWEST_SAMPLES = 8  # of a worker, to say that it is slow
 HEAVY_TAIL = 5.0  # P99 over median of what samples take
-FEW_SAMPLES = 0.05  # share of samples that are exceptions
-MUCH_WORK = 0.33  # share of all work that they may take and be no more than that
+FEW_SAMPLES = 0.1  # share of samples that may be exceptions: beyond P90 the scheduler has none either
+MUCH_WORK = 0.33  # share of all work, or of the waiting, that they may explain and be no more than that
 A_TURN_S = 0.02  # a sample may lose the CPU to others for as long: below it, being off the CPU means nothing
 MOST_INSIDE = 0.5  # share of an operation that one of the user's spans must have to be named in its place
 IDLE_WORKERS = 0.75  # busy share below which workers were waiting for something else than their own work
@@ -40,62 +41,6 @@ OFF_CPU_BEYOND = 0.25  # the same of loading, beyond what a busy machine keeps e
 STARVED = 0.5  # share of work without a core, from which on there are twice as many at work as cores
 LITTLE_CPU = 0.7  # share of work on the CPU, below which a word is said about it
 LOADING_SHARE = 0.3  # of the work, that loading must have to be what bounds it
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFact:
-    """One worker."""
-
-    name: str
-    samples: int
-    sample_median_s: float
-    sample_p25_s: float | None = None
-    """A worker that is slow is so with all samples; one that met a few slow ones is not. None: not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpFact:
-    """One operation, without those inside another."""
-
-    name: str
-    is_loading: bool
-    total_s: float
-    cpu_s: float
-    mean_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What was measured. Seconds."""
-
-    batches: int
-    waited_s: float
-    """Of the consumer, for batches; each pool's first is left out, since workers were just starting."""
-    stepped_s: float
-    """Of the consumer, between taking a batch and asking for the next."""
-    startup_s: float = 0.0
-    """Waits for the first batches."""
-    mean_delay_s: float = 0.0
-    busy_share: float = 0.0
-    """Of the time of workers, spent on samples."""
-    work_s: float = 0.0
-    """Work on samples, over all workers."""
-    work_cpu_s: float = 0.0
-    samples: SampleTimes = field(default_factory=SampleTimes)
-    ops: Sequence[OpFact] = ()
-    inner: Sequence[OpFact] = ()
-    """The user's own spans, inside others or where there are none."""
-    workers: Sequence[WorkerFact] = ()
-    crowded_cpu: float = 0.0
-    """Cores' worth of CPU time that a worker used, of those that work on several samples at once."""
-    is_inline: bool = False
-    """There are no workers: the consumer makes samples itself."""
-    starved: float | None = None
-    """Share of the work for which a core was wanted that others had; None: the system did not tell."""
-
-    @property
-    def wait_share(self) -> float:
-        return self.waited_s / whole if (whole := self.waited_s + self.stepped_s) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +75,7 @@ def judge(facts: Facts) -> Verdict:
             "Use workers (num_workers): they make samples meanwhile. Beyond that, what follows the loader is the limit."
         )
         return Verdict(ACCELERATOR, "consumer", text, advice, numbers)
-    found = _slow_worker(facts) or _slow_samples(facts) or _storage(facts) or _preprocessing(facts)
+    found = _straggler(facts) or _storage(facts) or _preprocessing(facts)
     return Verdict(found.bound, found.culprit, f"{waiting} {found.text}", found.advice, {**numbers, **found.numbers})
 
 
@@ -154,57 +99,92 @@ def _numbers(facts: Facts) -> dict[str, float]:
     }
 
 
+def _straggler(facts: Facts) -> Verdict | None:
+    """A slow worker, or slow samples: if there are both, what takes more of the work beyond what is usual."""
+    worker, samples = _slow_worker(facts), _slow_samples(facts)
+    if worker is None or samples is None:
+        return worker or samples
+    times = facts.samples
+    usual = times.median / times.slow_median if times.slow_median else 0.0
+    return samples if times.slow_work * (1 - usual) > worker.numbers["slow_worker_work"] else worker
+
+
 def _slow_worker(facts: Facts) -> Verdict | None:
     judged = [worker for worker in facts.workers if worker.samples >= FEWEST_SAMPLES]
     if len(judged) < 2:
         return None
     slowest = max(judged, key=lambda worker: worker.sample_median_s)
-    others = sorted(worker.sample_median_s for worker in judged if worker is not slowest)
-    usual = others[len(others) // 2]
+    others = [worker for worker in judged if worker is not slowest]
+    usual = _middle([worker.sample_median_s for worker in others])
     times = SLOW_WORKER_OF_LANES if facts.crowded_cpu else SLOW_WORKER
+    lacks_core = slowest.with_a_core_s < times * _middle([worker.with_a_core_s for worker in others])
+    if lacks_core:
+        times *= SLOW_WORKER  # others have its core now and then: any worker meets that on a busy machine
     if usual <= 0 or slowest.sample_median_s < times * usual:
         return None
-    quick = sorted(worker.sample_p25_s for worker in judged if worker is not slowest and worker.sample_p25_s)
-    if quick and slowest.sample_p25_s is not None and slowest.sample_p25_s < times * quick[len(quick) // 2]:
+    quick = [worker.sample_p25_s for worker in others if worker.sample_p25_s]
+    if quick and slowest.sample_p25_s is not None and slowest.sample_p25_s < times * _middle(quick):
         return None
     ratio = slowest.sample_median_s / usual
     text = (
         f"{slowest.name} is the straggler: its samples take {_time(slowest.sample_median_s)} (median), those of the "
         f"other workers {_time(usual)}: {ratio:.1f} times as long."
     )
+    if lacks_core and slowest.starved is not None:
+        text += f" For {slowest.starved:.0%} of its work it wanted a core that others had."
     advice = "Look at what else runs on its core, or what its worker_init_fn does. in_order=False keeps others going."
-    return Verdict(STRAGGLER, slowest.name, text, advice, {"slow_worker_ratio": ratio})
+    more_s = slowest.samples * (slowest.sample_median_s - usual)
+    numbers = {"slow_worker_ratio": ratio, "slow_worker_work": more_s / facts.work_s if facts.work_s else 0.0}
+    return Verdict(STRAGGLER, slowest.name, text, advice, numbers)
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def _slow_samples(facts: Facts) -> Verdict | None:
     """Few samples are much slower than the others, and hold batches up or are much of the work."""
-    times = facts.samples
-    tail = times.p99 / times.median if times.median else 0.0
-    idle = tail >= HEAVY_TAIL and facts.busy_share < IDLE_WORKERS
+    times, is_crowded = facts.samples, facts.crowded_cpu >= CROWDED
+    made = sum(worker.samples for worker in facts.workers)
+    beyond_s = made * times.slow_share * (times.slow_median - times.median)  # could hold batches up no longer than that
+    idle = times.tail >= HEAVY_TAIL and facts.busy_share < IDLE_WORKERS and not is_crowded
+    idle = idle and beyond_s >= MUCH_WORK * facts.waited_s
     heavy = 0 < times.slow_share <= FEW_SAMPLES and times.slow_work >= MUCH_WORK
     kept_off = times.slow_on_cpu < 1 - OFF_CPU and times.slow_median < A_TURN_S  # a busy machine does that to any
-    if facts.crowded_cpu >= CROWDED or not (idle or (heavy and not kept_off)):
+    if not (idle or (heavy and not kept_off)):
         return None
+    of, each = ("CPU time", "each of it") if is_crowded else ("work", "each")
     what = (
-        f"{_few(times.slow_share)} of the samples take {times.slow_work:.0%} of the work: {_time(times.slow_median)} "
-        f"each, against a median of {_time(times.median)}."
+        f"{_few(times.slow_share)} of the samples take {times.slow_work:.0%} of the {of}: {_time(times.slow_median)} "
+        f"{each}, against a median of {_time(times.median)}."
     )
-    numbers = {"tail_ratio": tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
-    stalls = times.slow_loading >= max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0))
+    numbers = {"tail_ratio": times.tail, "slow_on_cpu": times.slow_on_cpu, "slow_loading": times.slow_loading}
+    stalls = times.slow_loading >= _needed_alone(facts)
     if stalls and (times.stages_seen or not kept_off):
-        which = "loading off" if times.stages_seen else "off"
-        text = f"{what} {times.slow_loading:.0%} of their time is {which} the CPU: some reads stall."
-        advice = (
-            "Look at what these reads go through; fetch more at once, let samples overtake (in_order=False), or cache."
-        )
-        return Verdict(STORAGE, "loading", text, advice, numbers)
-    text = f"Few slow samples hold batches up: {what} Workers were busy {facts.busy_share:.0%} of the time."
+        return _stalls(facts, what, numbers)
+    where = f" Most of that is in {times.slow_part}." if times.slow_part else ""
+    text = f"Few slow samples hold batches up: {what}{where} Workers were busy {facts.busy_share:.0%} of the time."
     advice = "Look at what makes these samples slow: the report lists the slowest. "
     if idle:
         advice += "Let samples overtake (in_order=False), or raise prefetch_factor."
     else:
         advice += "Workers have no time left for them: cache, add workers, or make them cheaper."
     return Verdict(STRAGGLER, "slow samples", text, advice, numbers)
+
+
+def _stalls(facts: Facts, what: str, numbers: Mapping[str, float]) -> Verdict:
+    """Slow samples are slow by waiting while they are loaded."""
+    times = facts.samples
+    which = "loading off" if times.stages_seen else "off"
+    what += f" {times.slow_loading:.0%} of their time is {which} the CPU"
+    advice = "fetch more at once, let samples overtake (in_order=False), or cache."
+    part = times.slow_part
+    if part in {op.name for op in facts.inner}:
+        text = f"{what}, most of it in {part}: it stalls."
+        advice = f"Look at what {part} waits for in these samples: a disk, a network, a lock. If data, {advice}"
+        return Verdict(STORAGE, part, text, advice, numbers)
+    text, advice = f"{what}: some reads stall.", f"Look at what these reads go through; {advice}"
+    return Verdict(STORAGE, "loading", text, advice, numbers)
 
 
 def _few(share: float) -> str:
@@ -223,16 +203,18 @@ def _storage(facts: Facts) -> Verdict | None:
     unseen_waits = bool(all_s) and not facts.crowded_cpu and beyond_seen >= OFF_CPU_BEYOND
     if all_s and not unseen_waits:
         share, kept_off = loading_s / all_s, _kept_off(facts, rest)
-        needed = OFF_CPU if not rest else OFF_CPU_BEYOND + kept_off
+        needed = OFF_CPU_BEYOND + kept_off if rest else _needed_alone(facts)
         rest_waits_s = (_off_cpu(rest) - kept_off) * _spent(rest)  # for a lock, a device: not for a core
         if share < LOADING_SHARE or off_cpu < needed or (off_cpu - kept_off) * loading_s < rest_waits_s:
             return None
+        if off_cpu - facts.crowded_cpu < OFF_CPU_BEYOND:
+            return _untold(facts, off_cpu)
         what = (
             f"Loading takes {share:.0%} of the work, and is off the CPU for {off_cpu:.0%} of that: it waits for data."
         )
     else:
         off_cpu, share = off_all, 1.0
-        if not facts.work_s or (off_cpu < OFF_CPU and not unseen_waits):
+        if not facts.work_s or (off_cpu < _needed_alone(facts) and not unseen_waits):
             return None
         what = f"Workers are off the CPU for {off_cpu:.0%} of their work: they wait for data."
         if unseen_waits:
@@ -246,6 +228,23 @@ def _storage(facts: Facts) -> Verdict | None:
     if culprit != "loading":
         advice = f"Look at what {culprit} waits for: a disk, a network, a lock. {advice}"
     return Verdict(STORAGE, culprit, what, advice, {"loading_share": share, "loading_off_cpu": off_cpu})
+
+
+def _untold(facts: Facts, off_cpu: float) -> Verdict:
+    """A sample that is loaded was off the CPU no more than others of its process may have kept it off."""
+    text = (
+        f"Loading is off the CPU for {off_cpu:.0%} of its time, and each worker computed for {facts.crowded_cpu:.0%} "
+        "of its own, in one of its threads at a time: whether samples wait for data or for those cannot be told."
+    )
+    dearest = max(facts.ops, key=lambda op: op.cpu_s)
+    text += f" The most CPU time, {dearest.cpu_s:.2f} s, is that of {dearest.name}."
+    advice = "Trace some batches with fewer samples at once in a worker (num_fetch_workers): that tells."
+    return Verdict(UNKNOWN, "", text, advice, {"loading_off_cpu": off_cpu})
+
+
+def _needed_alone(facts: Facts) -> float:
+    """Share of the time off the CPU that is waiting for data, where there is nothing else to compare it with."""
+    return max(OFF_CPU, OFF_CPU_BEYOND + (facts.starved or 0.0))
 
 
 def _kept_off(facts: Facts, rest: Sequence[OpFact]) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from .._instrument import Kind
 from .batches import run_lengths
 from .reading import ProcessTrace, Records, RunTrace
+from .samples import ENOUGH_EACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class WorkerRow:
 def worker_rows(run: RunTrace) -> list[WorkerRow]:
     """One row per process that made samples."""
     ends = _ends(run)
+    by_span = all(_are_enough_looked_at(process) for process in run.processes)
     rows = []
     for process in run.processes:
         runs = process.of(Kind.RUN)
@@ -52,7 +54,7 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
         lanes = max(1, len(np.unique(runs["thread"])))
         lengths, counts = run_lengths(runs), runs["count"]
         busy_s = float(lengths.sum() * 1e-9)
-        each = np.repeat(lengths / np.maximum(1, counts), counts)
+        each = process.of(Kind.SAMPLE)["duration_ns"] if by_span else np.repeat(lengths / np.maximum(1, counts), counts)
         rows.append(
             WorkerRow(
                 rank=header.rank,
@@ -73,6 +75,13 @@ def worker_rows(run: RunTrace) -> list[WorkerRow]:
             )
         )
     return rows
+
+
+def _are_enough_looked_at(process: ProcessTrace) -> bool:
+    """For samples to be told apart. Otherwise those that were made in one run count as its mean, and a few slow ones in
+    every run make all of them slow."""
+    made = int(process.of(Kind.RUN)["count"].sum())
+    return len(process.of(Kind.SAMPLE)) >= min(ENOUGH_EACH, made)
 
 
 def _length_ns(records: Records) -> int:

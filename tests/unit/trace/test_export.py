@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +196,32 @@ def test_the_command_writes_everything(
     (tmp_path / "bad.json").write_text("{")
     assert main(["trace", "export", run, "--chrome", out, "--merge", str(tmp_path / "bad.json")]) == 2
     assert "no JSON" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def _fonts_open() -> None:
+    """matplotlib keeps the fonts open that it once used: before the test, so that it is not blamed for it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("÷ – 0", weight="bold")
+    axes.set_yscale("log")
+    figure.savefig(io.BytesIO(), format="png")
+
+
+@pytest.mark.usefixtures("_fonts_open")
+def test_the_command_draws_a_picture(
+    traced: SyntheticRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a display, and beside other runs; mistakes are told in a line."""
+    monkeypatch.delenv("DISPLAY", raising=False)
+    run, picture = str(tmp_path / "run"), tmp_path / "run.png"
+    assert main(["trace", "report", run, "--png", str(picture), "--beside", run, run]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["trace", "report", run, "--beside", run]) == 2
+    assert main(["trace", "report", run, "--png", str(tmp_path / "run.nothing")]) == 2
+    assert main(["trace", "report", run, "--png", str(picture), "--beside", str(tmp_path / "absent")]) == 2
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["trace", "report", run, "--png", str(picture)]) == 2
+    assert "pip install 'minato[report]'" in capsys.readouterr().err

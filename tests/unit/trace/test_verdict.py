@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minato._instrument import Kind
+from minato._instrument import NONE, Flag, Kind
 from minato.trace import read_run, tables, verdict
+from minato.trace.facts import Facts, OpFact, WorkerFact
 from minato.trace.samples import SampleTimes, sample_times
 from minato.trace.summary import TABLES, rows, summarize, to_csv, to_text
-from minato.trace.verdict import Facts, OpFact, WorkerFact, judge
-from tests.support.traces import SyntheticRun
+from minato.trace.verdict import judge
+from tests.support.traces import MS, SyntheticRun
 
 CROP, FLIP = OpFact("Crop", False, 8.0, 7.9, 0.008), OpFact("Flip", False, 1.0, 1.0, 0.001)
 LOADER = OpFact("Loader", True, 1.0, 0.9, 0.001)
@@ -25,7 +26,8 @@ PAIR = (WorkerFact("worker 0", 500, 0.010), WorkerFact("worker 1", 500, 0.011))
 
 def times(**changes: float) -> SampleTimes:
     usual = {"median": 0.01, "p99": 0.012, "slow_share": 0.0, "slow_work": 0.0, "slow_median": 0.0}
-    return SampleTimes(**{**usual, "slow_on_cpu": 0.99, "slow_loading": 0.0, **changes})
+    given = {**usual, "slow_on_cpu": 0.99, "slow_loading": 0.0, **changes}
+    return SampleTimes(**given, tail=given["p99"] / given["median"])
 
 
 TAIL = times(p99=0.5, slow_share=0.02, slow_work=0.2, slow_median=0.5)
@@ -63,12 +65,29 @@ def facts(**changes: object) -> Facts:
             verdict.PREPROCESSING,
             "Crop",
         ),
+        # Others have its core now and then: that alone has to make it slower still.
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.017, 0.017, 0.4))}, verdict.PREPROCESSING, "Crop"),
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.017, 0.017, 0.05))}, verdict.STRAGGLER, "worker 2"),
+        ({"workers": (QUICK, WorkerFact("worker 2", 40, 0.05, 0.05, 0.8))}, verdict.STRAGGLER, "worker 2"),
+        # A worker is slow, and so are few samples: what takes more.
+        (
+            {"workers": (QUICK, WorkerFact("worker 2", 40, 0.02, 0.02)), "samples": HEAVY},
+            verdict.STRAGGLER,
+            "slow samples",
+        ),
+        (
+            {"workers": (QUICK, WorkerFact("worker 2", 400, 0.02, 0.02)), "samples": HEAVY, "work_s": 7.0},
+            verdict.STRAGGLER,
+            "worker 2",
+        ),
         ({"samples": TAIL, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
         ({"samples": replace(TAIL, slow_loading=0.9), "busy_share": 0.3}, verdict.STORAGE, "loading"),
+        # They take less, one after the other, than a third of what was waited: something else holds batches up.
+        ({"samples": replace(TAIL, slow_median=0.06), "busy_share": 0.3}, verdict.PREPROCESSING, "Crop"),
         ({"samples": TAIL}, verdict.PREPROCESSING, "Crop"),
         # Workers have no idle time, but few samples take much of it; also if they are fewer than a percent.
         ({"samples": HEAVY}, verdict.STRAGGLER, "slow samples"),
-        ({"samples": replace(HEAVY, p99=0.012, slow_share=0.005)}, verdict.STRAGGLER, "slow samples"),
+        ({"samples": replace(HEAVY, p99=0.012, tail=1.2, slow_share=0.005)}, verdict.STRAGGLER, "slow samples"),
         ({"samples": replace(HEAVY, slow_loading=0.9)}, verdict.STORAGE, "loading"),
         ({"samples": replace(HEAVY, slow_share=0.3)}, verdict.PREPROCESSING, "Crop"),
         (
@@ -81,11 +100,21 @@ def facts(**changes: object) -> Facts:
         ({"samples": replace(HEAVY, slow_loading=0.9, slow_on_cpu=0.1, stages_seen=False)}, verdict.STORAGE, "loading"),
         (
             {
-                "samples": replace(TAIL, slow_loading=0.9, slow_on_cpu=0.1, slow_median=0.01, stages_seen=False),
+                "samples": replace(TAIL, slow_loading=0.9, slow_on_cpu=0.1, slow_median=0.019, stages_seen=False),
                 "busy_share": 0.3,
+                "waited_s": 0.4,
             },
             verdict.STRAGGLER,
             "slow samples",
+        ),
+        # Threads that wait for each other: what a sample takes is its CPU time, and few may take most of that.
+        ({"samples": HEAVY, "crowded_cpu": 0.9, "busy_share": 0.3}, verdict.STRAGGLER, "slow samples"),
+        ({"samples": TAIL, "crowded_cpu": 0.9, "busy_share": 0.3}, verdict.PREPROCESSING, "Crop"),
+        # The user's own span in which reads stall.
+        (
+            {"samples": replace(HEAVY, slow_loading=0.9, slow_part="Crop"), "inner": (CROP,)},
+            verdict.STORAGE,
+            "Crop",
         ),
         # Short ones that lost the CPU to others for a while are not slow by themselves.
         ({"samples": replace(HEAVY, slow_on_cpu=0.1, slow_median=0.004)}, verdict.PREPROCESSING, "Crop"),
@@ -99,7 +128,9 @@ def facts(**changes: object) -> Facts:
         # Threads of a process that computes wait for each other, not for data.
         ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.9}, verdict.PREPROCESSING, "Loader"),
         ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008), FLIP), "crowded_cpu": 0.9}, verdict.PREPROCESSING, "Flip"),
-        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.8}, verdict.STORAGE, "loading"),
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.6}, verdict.STORAGE, "loading"),
+        # For data or for each other, if they compute about as much of the time as they wait: nobody can tell.
+        ({"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "crowded_cpu": 0.8}, verdict.UNKNOWN, ""),
         # The user's own span that waits is named.
         (
             {"ops": (OpFact("Loader", True, 8.0, 0.4, 0.008),), "inner": (OpFact("read", False, 7.0, 0.1, 0.007),)},
@@ -120,6 +151,10 @@ def facts(**changes: object) -> Facts:
             verdict.PREPROCESSING,
             "Crop",
         ),
+        # Also where nothing but loading is seen, and the system tells what was waited for a core.
+        ({"ops": (replace(LOADER, total_s=8.0, cpu_s=2.8),), "starved": 0.6}, verdict.PREPROCESSING, "Loader"),
+        ({"ops": (replace(LOADER, total_s=8.0, cpu_s=0.4),), "starved": 0.6}, verdict.STORAGE, "loading"),
+        ({"ops": (), "work_cpu_s": 3.5, "starved": 0.6}, verdict.PREPROCESSING, ""),
         # Unless it is known that nobody waited for a core: then what waits most is what bounds.
         ({"ops": (WAITED_FOR, SLEPT), "starved": 0.05}, verdict.STORAGE, "loading"),
         ({"ops": (WAITED_FOR, SLEPT), "starved": 0.9}, verdict.PREPROCESSING, "Loader"),
@@ -323,6 +358,64 @@ def test_slow_samples_wait_whether_their_stages_were_looked_at_or_not(tmp_path: 
     found = sample_times(read_run(tmp_path))
     assert found.stages_seen == looked_at
     assert (found.slow_share, found.slow_loading) == pytest.approx((0.05, 0.95))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_slow_samples_are_slow_by_is_found(tmp_path: Path, has_index: bool) -> None:
+    """By the index of a sample, or in a stream by its time; in loading by the user's own span."""
+    run = SyntheticRun(tmp_path)
+    for number in range(300):
+        at, index, ms = number * 200, number if has_index else NONE, 100.0 if number % 50 == 7 else 1.0
+        run.op("read", 0, at + 0.1, ms, index, 0)
+        run.op("Loader", 0, at, ms + 0.2, index, 0, Kind.LOADER)
+        run.op("Sample", 0, at, ms + 0.2, index, 0, Kind.SAMPLE)
+        run.worker(0).record(Kind.OP, at * MS, int(ms * 0.9 * MS), name="inside", batch=0, index=index, flags=Flag.USER)
+    run.made(0, 0, 0, 60_000, samples=300)
+    run.write()
+    found = sample_times(read_run(tmp_path))
+    assert found.slow_share == pytest.approx(0.02)
+    assert found.slow_part == "inside"
+
+
+def test_slow_samples_are_counted_by_what_all_took_where_few_were_looked_at(tmp_path: Path) -> None:
+    """Chance showed one of 400, but the time of all 4,000 says that it is one in a hundred."""
+    run = SyntheticRun(tmp_path)
+    for number in range(400):
+        run.op("Sample", 0, number * 10, 101 if number == 7 else 1, number, 0, Kind.SAMPLE)
+    for number in range(40):
+        run.made(number, 0, number * 200, 200, samples=100)
+    run.write()
+    found = sample_times(read_run(tmp_path))
+    assert found.slow_share == pytest.approx(0.01)
+    assert found.slow_work == pytest.approx(101 / 200)
+
+
+def test_samples_of_threads_that_compute_are_judged_by_their_cpu_time(tmp_path: Path) -> None:
+    """One that waited long for the others is not slow; one that computed long is."""
+    run = SyntheticRun(tmp_path)
+    for number in range(300):
+        long, on_cpu = number == 3 or number % 10 == 0, 0.02 if number % 10 == 0 else 1.0
+        run.op("Sample", 0, number * 300, 200 if long else 4, number, 0, Kind.SAMPLE, on_cpu)
+    run.made(0, 0, 0, 60_000, samples=300)
+    run.write()
+    by_time, by_cpu = sample_times(read_run(tmp_path)), sample_times(read_run(tmp_path), by_cpu=True)
+    assert by_time.slow_share == pytest.approx(31 / 300)
+    assert by_cpu.slow_share == pytest.approx(1 / 300)
+    assert by_cpu.slow_work == pytest.approx(200 / (200 + 299 * 4))
+
+
+def test_a_worker_that_met_a_stall_in_every_batch_is_not_slow(tmp_path: Path) -> None:
+    """Its samples are told apart where they were looked at; a batch of a stream is one run."""
+    run = SyntheticRun(tmp_path)
+    for worker in (0, 1):
+        for batch in range(20):
+            stall = 40 if worker == 1 else 0
+            for sample in range(8):
+                run.op("Sample", worker, batch * 100 + sample, 1 + stall * (sample == 7), kind=Kind.SAMPLE, batch=batch)
+            run.made(2 * batch + worker, worker, batch * 100, 8 + stall, samples=8)
+    run.write()
+    first, second = summarize(tmp_path).workers
+    assert first.sample_median_ms == second.sample_median_ms == pytest.approx(1.0)
 
 
 def test_waiting_for_a_core_is_a_share_of_the_work_of_those_who_tell(tmp_path: Path) -> None:
