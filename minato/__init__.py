@@ -17,6 +17,7 @@ Where things are, in the order a sample meets them:
     _instrument.py   events of a trace, and who records them (_recording.py)
     trace/           reads traces: tables, timelines, verdict
     _patching.py     minato.patch(): minato in code that imports torch's loader
+    _echo.py         minato.echo(): each batch several times
     bench/           what `minato bench` runs
     integrations/    statistics as scalars for TensorBoard and Lightning
     compat.py        what to know about a loader beside DistributedSampler and under torchrun
@@ -35,6 +36,7 @@ from torch.utils.data import get_worker_info as get_worker_info
 
 from . import errors as errors
 from ._dataloader import DataLoader as DataLoader
+from ._echo import echo as echo
 from ._instrument import count_bytes as count_bytes
 from ._instrument import mark as mark
 from ._instrument import traced as traced
@@ -60,6 +62,7 @@ __all__ = [
     "count_bytes",
     "deterministic",
     "diagnose",
+    "echo",
     "errors",
     "get_sample_rng",
     "get_worker_info",
@@ -73,7 +76,7 @@ __all__ = [
 
 _PUBLIC = (
     *(DataLoader, LoaderStats, PaperPolicy, SampleRng, StagedDataset),
-    *(count_bytes, get_sample_rng, mark, patch, seeded_sample, traced),
+    *(count_bytes, echo, get_sample_rng, mark, patch, seeded_sample, traced),
 )
 for _public in _PUBLIC:
     _public.__module__ = "minato"

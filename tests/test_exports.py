@@ -22,6 +22,7 @@ PUBLIC = {
     "StagedDataset",
     "__version__",
     "count_bytes",
+    "echo",
     "errors",
     "get_sample_rng",
     "get_worker_info",

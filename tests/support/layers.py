@@ -37,9 +37,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "_planning": L0 | {"_arguments"},
     "_dataloader": L0 | {"_arguments", "_planning", "_engine", "_pipeline"},
     "_patching": L0 | {"_dataloader"},
+    "_echo": L0,
     "__main__": frozenset({"cli"}),
     # The scheduler, to give policies their public names.
-    "__init__": L0 | {"_dataloader", "_patching", "_sample_random", "_scheduler", "_staged", "errors"},
+    "__init__": L0 | {"_dataloader", "_echo", "_patching", "_sample_random", "_scheduler", "_staged", "errors"},
 }
 PARTS = frozenset(MAY_IMPORT) | SIDE
 # Public names of these are looked up when first used; type checkers have to be told of them.
