@@ -187,6 +187,8 @@ class MapLoop:
             if place is None:  # nobody waits for this epoch any more
                 self._board.drop()
                 return
+            if done:  # the batch before may be complete, and the rest takes a while to write
+                self._board.tell()
             first, done = done, done + place.count
             self._fill(place, samples[first:done], range(run.position + first, run.position + done))
 

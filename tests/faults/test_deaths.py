@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from minato import DataLoader
+from minato._queues.taking import TakingBoard
 from minato.errors import WorkerDied
 
 from .data import (
@@ -81,6 +82,23 @@ def test_death_while_collating_loses_nothing(way, in_order, marks):
     assert_whole_epoch(batches, in_order)
     assert_one_death_told(caught, marks.read("death-13"), way)
     assert loader.stats().worker_restarts == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_death_between_handing_in_a_batch_and_telling_of_it_loses_nothing(workers, in_order, marks, monkeypatch):
+    tell, consumer = TakingBoard.tell, os.getpid()
+
+    def die_instead(board):
+        if board._untold and os.getpid() != consumer and marks.once("death-telling", os.getpid()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        tell(board)
+
+    monkeypatch.setattr(TakingBoard, "tell", die_instead)
+    loader = DataLoader(Rows(LENGTH), BATCH, num_workers=workers, in_order=in_order, multiprocessing_context="fork")
+    with caught_warnings() as caught:
+        batches = list(loader)
+    assert_whole_epoch(batches, in_order)
+    assert_one_death_told(caught, marks.read("death-telling"), "SIGKILL")
 
 
 def test_death_while_fetching_for_a_custom_collate_loses_nothing(in_order, marks):
