@@ -85,11 +85,12 @@ class ChunkSizer:
         """Whether no sample has stood out for long: the next run will take what it usually takes, and not long."""
         return self._slowest_s <= _SLOW_S and not self._pairs_up
 
-    def size(self) -> int:
-        """Samples the next run should have: one until a sample's cost is known."""
-        if self._mean_s is None or self._sample_bytes >= MOST_BYTES:
+    def size(self, in_parts: bool = False) -> int:
+        """Samples the next run should have: one until a sample's cost is known. `in_parts`: they are written while
+        others of the run are still to be made, so that their size is no matter."""
+        if self._mean_s is None:
             return 1
-        by_bytes = MOST_BYTES // self._sample_bytes if self._sample_bytes else 1 << 30
+        by_bytes = 1 << 30 if in_parts or not self._sample_bytes else MOST_BYTES // self._sample_bytes
         usual = MOST_IN_LANE if self._pairs_up else min(int(self._target_s / max(self._mean_s, 1e-9)), self._by_slow)
         return max(1, min(usual, GROWTH * self._last, by_bytes, self._most))
 

@@ -72,9 +72,10 @@ class MapLoop:
 
     def _work(self) -> None:
         """Take tickets, and make their samples; sleep if there are none."""
-        context, want = self._context, _ALL if self._together else self._sizer.size()
+        context = self._context
         # Rows that are claimed before a run with a slow sample in it would keep their batch waiting for that one.
         with_rows = self._late_rows and self._in_rows and self._sizer.is_even
+        want = _ALL if self._together else self._sizer.size(in_parts=with_rows)
         taken = self._board.pull(want, self._whole_from, with_rows=with_rows)
         if taken is None:
             if self._stages.has_parked:

@@ -107,6 +107,18 @@ def test_large_samples_are_taken_in_few(sample_bytes: int, expected: int) -> Non
     assert after((100, 100 * 5e-6), sample_bytes=sample_bytes) == expected
 
 
+@pytest.mark.parametrize("sample_bytes", [1, MOST_BYTES // 2, 10 * MOST_BYTES])
+def test_large_samples_that_are_written_as_they_come_are_taken_as_small_ones(sample_bytes: int) -> None:
+    sizes = []
+    for size_known in (0, sample_bytes):
+        sizer = ChunkSizer(0.01)
+        sizer.observe_bytes(size_known)
+        for _ in range(10):
+            sizer.observe(sizer.size(in_parts=True), sizer.size(in_parts=True) * 1e-4)
+        sizes.append(sizer.size(in_parts=True))
+    assert sizes[0] == sizes[1] > 1
+
+
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 100)), max_size=30), st.integers(0, 1 << 30))
 def test_a_run_is_never_empty_nor_grows_too_fast(runs: list[tuple[int, float]], sample_bytes: int) -> None:
     size = after(*runs, sample_bytes=sample_bytes)
