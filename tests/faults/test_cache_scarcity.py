@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from .tools import run_script
+from .tools import on_small_disk, run_script
 
 GROUP_MIB = 420  # the interpreter, torch and two workers take some 250
 DISK_MIB = 20
@@ -52,16 +51,8 @@ def memory_group(mib):
 
 
 def small_disk(folder):
-    """A command that runs another with a small disk of its own mounted at a folder; skips where that is forbidden."""
-    mount = f"mount -t tmpfs -o size={DISK_MIB}m tmpfs {folder}"
-    wrapper = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
-    try:
-        permitted = subprocess.run([*wrapper, "true"], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        permitted = False
-    if not permitted:
-        pytest.skip("needs the right to unshare the mount namespace")
-    return wrapper
+    """A command that runs another with a small disk of its own mounted at a folder."""
+    return on_small_disk(folder, DISK_MIB)
 
 
 SAMPLES = """

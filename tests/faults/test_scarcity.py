@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import numpy as np
 import pytest
 import torch
@@ -11,19 +9,12 @@ import torch
 from minato import DataLoader
 
 from .data import Big, DiesOnce, Rows, big_parcel
-from .tools import caught_warnings, run_script
+from .tools import caught_warnings, on_small_disk, run_script
 
 
 def small_shm(mib):
-    """A command that runs another with a /dev/shm of its own of that size; skips the test where that is forbidden."""
-    wrapper = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size={mib}m tmpfs /dev/shm && exec "$@"', "sh"]
-    try:
-        permitted = subprocess.run([*wrapper, "true"], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        permitted = False
-    if not permitted:
-        pytest.skip("needs the right to unshare the mount namespace")
-    return wrapper
+    """A command that runs another with a /dev/shm of its own of that size."""
+    return on_small_disk("/dev/shm", mib)
 
 
 @pytest.mark.parametrize("mib", [64, 1])

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 
 PATIENCE_S = 30.0
@@ -155,3 +156,16 @@ def run_script(folder, text, *args, wrapper=()):
     code, out, err = Script(folder, text, *args, wrapper=wrapper).result()
     assert (code, err) == (0, ""), f"exit code {code}\n{out}\n{err}"
     return out
+
+
+def on_small_disk(folder, mib):
+    """A command that runs another with a disk of its own of that size at a folder; skips where that is forbidden."""
+    mount = f"mount -t tmpfs -o size={mib}m tmpfs {folder}"
+    wrapper = ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh"]
+    try:
+        permitted = subprocess.run([*wrapper, "true"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        permitted = False
+    if not permitted:
+        pytest.skip("needs the right to unshare the mount namespace")
+    return wrapper
