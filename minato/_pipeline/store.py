@@ -21,6 +21,7 @@ import os
 import threading
 import weakref
 import zlib
+from contextlib import suppress
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -83,8 +84,9 @@ class CacheStore:
         try:
             return cls._made(fd, entries, capacity_bytes, 0, on_disk=True)
         except OSError:
-            if os.stat(path).st_size == 0:  # ours, and of no use
-                os.unlink(path)
+            with suppress(FileNotFoundError):  # another process has met the same, and was quicker
+                if os.stat(path).st_size == 0:  # ours, and of no use
+                    os.unlink(path)
             raise
 
     @classmethod
