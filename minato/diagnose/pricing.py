@@ -26,6 +26,7 @@ CORE, MEMORY_GB, STORAGE_MB_S = "core", "memory_gb", "storage_mb_s"
 PRICED = (CORE, MEMORY_GB, STORAGE_MB_S)
 """What prices are of: one core, a gigabyte of memory, a megabyte per second of storage bandwidth. Of what has no price,
 as much as one likes is there."""
+_ROUNDING = 1e-9  # of a sum of measured times: no worker is to be bought for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def _purchase(
     step_s = measurement.step_s or 0.0
     if any(rate * demand.wall_s > 1 for demand in demands if demand.is_sequential) or rate * step_s > 1:
         return None
-    workers = max(1, math.ceil(rate * sum(demand.wall_s for demand in demands if not demand.is_sequential)))
+    busy = rate * sum(demand.wall_s for demand in demands if not demand.is_sequential)
+    workers = max(1, math.ceil(busy * (1 - _ROUNDING)))
     cores = rate * sum(demand.cpu_s for demand in demands)
     bytes_s = rate * sum(demand.bytes_read for demand in demands)
     kept = 0.0 if point is None else point.total_bytes * point.share
