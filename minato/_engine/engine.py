@@ -285,7 +285,7 @@ class Engine:
                     self._epochs.top_up()
                 if self._current.out or self._current.exhausted:
                     continue
-            waiting_since = waiting_since or self._pace.begin_to_wait()
+            waiting_since = waiting_since or self._epochs.begin_to_wait()
             self._wait(patience)
             if self._times.is_due or self._scaler is not None or self._away.is_there:
                 with self._uninterrupted:

@@ -44,6 +44,7 @@ class Epochs:
         self._base_seed = base_seed
         self._board = board
         self._slots = slots
+        board.is_warm = slots.is_warm
         self._away = away
         self._window = window
         self._foresight = foresight
@@ -142,10 +143,18 @@ class Epochs:
     def top_up_in_time(self, aside: bool = False) -> None:
         """The same after a batch was delivered, several batches at once where nobody is in a hurry. `aside`, what is
         for the consumer's thread is left to `catch_up`."""
-        if aside and not self._may_be_posted_aside:
+        # What is made ready aside takes memory until the consumer comes for it: within a budget, nothing is posted in its
+        # place before.
+        if aside and (self._window.is_narrowed or not self._may_be_posted_aside):
             self.is_behind = True
         elif self.ahead is not None or not self._pace.may_post_later(self.current.out):
             self.top_up(aside)
+
+    def begin_to_wait(self) -> float:
+        """The consumer is about to wait. Returns the time, of the monotonic clock."""
+        # Interrupted half-way, a slot without memory is forgotten until the workers end: nothing is lost with it.
+        reuse_warm_slot(self._slots, self._board)
+        return self._pace.begin_to_wait()
 
     def drop_ended(self, batch: int, packed: bytes | None) -> None:
         """A batch turned out to have nothing in it: its stream has ended. `packed`: the stream's last state."""
@@ -180,10 +189,10 @@ class Epochs:
             try:
                 done = feed.post(self._board, slot)
             except BaseException:
-                self._slots.put_back(slot)
+                self._slots.put_back_unused(slot)
                 raise
             if not done:
-                self._slots.put_back(slot)
+                self._slots.put_back_unused(slot)
                 break
             posted += self._board.takers_of_newest
         if feed.exhausted:

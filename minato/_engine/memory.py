@@ -77,11 +77,11 @@ class MemoryKeeper:
 
 
 def reuse_warm_slot(slots: Slots, board: PostingBoard) -> None:
-    """Towards the end nothing new is posted, and slots that come back would lie idle while the last batches go into
-    slots without memory."""
-    warm = slots.take_warm()
+    """A slot that came back after the last batch was posted would lie idle, while the next batches go into slots
+    without memory: pages of which take longer to be made than to be filled."""
+    warm = slots.take_warm() if board.lacks_warm_slots else None
     if warm is not None:
-        slots.put_back(board.exchange_free_slot(warm, slots.is_warm))
+        slots.put_back_unused(board.exchange_free_slot(warm))
 
 
 def reclaim(void: list[int], slots: Slots, board: PostingBoard) -> None:

@@ -76,9 +76,16 @@ class Slots:
         return memory
 
     def put_back(self, slot: int) -> None:
-        """A slot that was not lent is free again. Whether it has memory is not known: it counts as cold."""
+        """A slot that was not lent is free again. It counts as warm: most often a batch was in it."""
         self.out.discard(slot)
+        self._warm.add(slot)
         self._free.append(slot)
+
+    def put_back_unused(self, slot: int) -> None:
+        """A slot that was never written to since it was taken is free again: the next to be taken if it has memory, or
+        else the last."""
+        self.out.discard(slot)
+        self._free.insert(len(self._free) if slot in self._warm else 0, slot)
 
     def is_warm(self, slot: int) -> bool:
         """Whether a slot has memory from an earlier batch."""
@@ -98,6 +105,7 @@ class Slots:
         """All slots in flight are free again: nobody writes to them any more."""
         self._collect()
         self._free += self.out
+        self._free.sort(key=self.is_warm)  # those that have no memory are taken last
         self.out.clear()
 
     def _collect(self) -> None:

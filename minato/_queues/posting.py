@@ -25,6 +25,8 @@ class PostingBoard(Board):
 
     set_aside: Callable[[int], int] | None = None
     """How many of a new batch's tickets are for the remote side, given how many there are. None: there is none."""
+    is_warm: Callable[[int], bool] = staticmethod(lambda _slot: True)
+    """Whether a slot has memory: such are used first, since pages take longer to be made than to be filled."""
 
     def publish(
         self,
@@ -70,8 +72,7 @@ class PostingBoard(Board):
             places, lead = (early.places, early.lead) if early is not None else ((), 0)
             offer(self.control, number, [place for place in places if place >= away], lead)
             words[at + Batch.PULLED] = stepped_over(self.control, number, away)
-            words[self.control.free_base + words[Header.FREE_SLOTS]] = slot
-            words[Header.FREE_SLOTS] += 1
+            self._offer_slot(slot)
             if first:
                 words[Header.CLAIM_EVEN + (epoch & 1)] = number
             words[Header.PUBLISHED] = number + 1
@@ -82,6 +83,14 @@ class PostingBoard(Board):
             if len(keys) == 0:
                 self.post_orphan(number, 0, 0)
         return number
+
+    def _offer_slot(self, slot: int) -> None:
+        """Put a slot on the stack of free ones, under all others if it has no memory. Under the lock."""
+        words, base, count = self._words, self.control.free_base, self._words[Header.FREE_SLOTS]
+        words[base + count] = slot
+        if count and not self.is_warm(slot):
+            words[base], words[base + count] = slot, words[base]
+        words[Header.FREE_SLOTS] = count + 1
 
     def wake_sleepers(self, most: int) -> list[int]:
         """Worker processes to be woken, for at most `most` sleeping lanes besides those of workers that are to end:
@@ -124,17 +133,22 @@ class PostingBoard(Board):
         """How many of `batches` are complete; for statistics, from any thread: takes no lock."""
         return sum(self._words[self.control.batch(b) + Batch.STATE] == State.READY for b in list(batches))
 
-    def exchange_free_slot(self, warm: int, is_warm: Callable[[int], bool]) -> int:
+    @property
+    def lacks_warm_slots(self) -> bool:
+        """Whether some worker would fill a slot without memory, if all began a batch now. Takes no lock."""
+        words, base, count = self._words, self.control.free_base, self._words[Header.FREE_SLOTS]
+        next_ones = words[base + max(0, count - self.active) : base + count]
+        return not all(map(self.is_warm, next_ones))
+
+    def exchange_free_slot(self, warm: int) -> int:
         """Offer a slot that has memory in place of a free one that has none yet. Returns the one to take back."""
         words, base = self._words, self.control.free_base
         with self._lock:
             self._finish_binding()
             count = words[Header.FREE_SLOTS]
-            free = words[base : base + count].tolist()
-            cold = next((slot for slot in free if not is_warm(slot)), warm)
-            if cold != warm:
-                free.remove(cold)
-                words[base : base + count] = array("q", [*free, warm])  # on top: used next
+            if count == 0 or self.is_warm(words[base]):  # those that have no memory are at the bottom
+                return warm
+            cold, words[base : base + count] = words[base], array("q", [*words[base + 1 : base + count], warm])
         return cold
 
     @property

@@ -28,6 +28,8 @@ class Window:
         """Batches so far."""
         self.sample_bytes = 0.0
         """Of the last of them."""
+        self.is_narrowed = False
+        """Whether it is the budget that bounds the number of batches."""
         self.size = self._fitting()
         """Batches that may be in flight: asked for several times a batch, worked out when something changes."""
 
@@ -54,4 +56,6 @@ class Window:
         if self._batch_bytes is None:
             return min(self._first, self._most) if not self._depth else self._first
         most = self._most + math.ceil(self._most * self._depth / self._rows) + self._extra
-        return max(1, min(most, int(self._budget / max(1.0, self._batch_bytes))))
+        affordable = int(self._budget / max(1.0, self._batch_bytes))
+        self.is_narrowed = affordable < most
+        return max(1, min(most, affordable))

@@ -17,7 +17,7 @@ from minato._engine import beforehand
 from minato._engine.beforehand import Beforehand
 from minato._scheduler.leisure import Leisure
 
-from .data import Rows
+from .data import Big, Rows
 from .tools import assert_gone, caught_warnings, forked, until
 
 ORDERS = pytest.mark.parametrize("order", [{"in_order": True}, {"shuffle": True}], ids=["in order", "re-ordered"])
@@ -104,6 +104,20 @@ def test_a_batch_that_is_ready_and_not_asked_for_counts_as_not_delivered(order):
     with DataLoader(Rows(80), 4, num_workers=1, **order) as resumed:
         resumed.load_state_dict(state)
         assert sorted(first + indices(resumed)) == list(range(80))
+
+
+@ORDERS
+def test_a_batch_that_is_ready_counts_among_those_that_the_memory_budget_allows(order, taken):
+    two_batches = 2 * 4 * 300 * 1024
+    with DataLoader(Big(80), 4, num_workers=2, memory_budget=two_batches, **order) as loader:
+        seen = []
+        for number, batch in enumerate(iterator := iter(loader)):
+            seen += batch[:, 0].tolist()
+            if 8 <= number < 16:
+                wait_until_ready(iterator)
+                assert loader.stats().batches_in_flight <= loader.stats().window == 2
+        assert sorted(seen) == list(range(80))
+    assert len(taken) >= 8
 
 
 def test_the_last_batch_counts_as_ready_until_it_is_asked_for():

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from minato._engine.memory import reuse_warm_slot
 from minato._queues import codec
 from minato._queues.arena import Arena, Stretch
-from minato._queues.control import Batch, ControlBlock, Flag, State
+from minato._queues.control import Batch, ControlBlock, Flag, Header, State
 from minato._queues.leases import Slots
 from minato._queues.ledger import Ledger
 from minato._queues.posting import PostingBoard
@@ -202,6 +203,7 @@ class Crew:
             self.board.set_aside = lambda tickets: min(tickets, self.board.next_number % 5)
             self.board.share_away(True)
         self.slots = Slots(self.arena, most_lent=2)
+        self.board.is_warm = self.slots.is_warm
         self.hands = [Hand(self, worker) for worker in range(workers)]
         self.epoch = 0
         self.lent: list[tuple[Any, bytes]] = []
@@ -250,6 +252,7 @@ class Crew:
         """Deliver a batch if one is ready, and check it. `keep`: the user holds on to its memory."""
         batch = self.board.first_ready(self.out if self.late else self.out[:1])
         if batch is None:
+            reuse_warm_slot(self.slots, self.board)  # as a consumer does that is about to wait
             return False
         self.out.remove(batch)
         assert self.board.state(batch) == State.READY
@@ -262,9 +265,10 @@ class Crew:
             samples = self.column(slot, rows).tolist()
         assert samples == [KEY_BASE + p for p in owners.tolist()], "rows hold other samples than their owners say"
         self._record(batch, owners)
-        if keep and self.slots.may_lend():
+        if self.slots.may_lend():
             memory = self.slots.lend(slot, COLUMN + 8 * rows)[: COLUMN + 8 * rows]
-            self.lent.append((memory, memory.tobytes()))
+            if keep:
+                self.lent.append((memory, memory.tobytes()))
         else:
             self.slots.put_back(slot)
         return True
@@ -316,6 +320,11 @@ class Crew:
         slots = [self.board.field(b, Batch.SLOT) for b in bound]
         assert len(set(slots)) == len(slots), "two batches in one slot"
         assert set(slots) <= self.slots.out
+        if not self.control.words[Header.BINDING]:  # else a worker was killed while it took one
+            first, count = self.control.free_base, self.control.words[Header.FREE_SLOTS]
+            free = self.control.words[first : first + count].tolist()
+            assert len({*free, *slots}) == len(free) + len(slots), "a free slot is in use, or free twice"
+            assert {*free, *slots} == self.slots.out, "a slot is lost"
 
     def held_by_hands(self) -> set[int]:
         """What `held` should say, from what the workers know themselves."""

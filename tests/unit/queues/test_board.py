@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from minato._queues.control import Batch
 from minato._records import EarlyStart
 
 from .crew import Crew
@@ -139,3 +140,22 @@ def test_everything_is_delivered_once_when_work_is_set_aside(late: bool, collate
 def test_everything_is_delivered_once_when_tickets_are_taken_early(late: bool, collates: bool) -> None:
     chosen = machine(late=late, collates=collates, fused=True, early=True, parks=not collates)
     run_state_machine_as_test(chosen, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "overtaking"])
+def test_the_next_batch_goes_into_the_slot_that_came_back_while_the_consumer_waits(late: bool) -> None:
+    crew = Crew(late, collates=False, workers=1)
+    try:
+        for _ in range(3):
+            crew.post()
+        while not crew.deliver(keep=True):
+            assert crew.hands[0].step(crew.rows)
+        used = next(iter(crew.slots._warm))
+        crew.lent.clear()
+        assert not crew.deliver(), "the consumer waits"
+        while crew.board.field(1, Batch.SLOT) < 0:
+            assert crew.hands[0].step(crew.rows)
+        assert crew.board.field(1, Batch.SLOT) == used
+        crew.check()
+    finally:
+        crew.close()

@@ -119,6 +119,23 @@ def test_the_slot_that_came_back_last_is_taken_first(slots: Slots) -> None:
     assert [slots.take() for _ in range(3)] == taken[::-1]
 
 
+def test_a_slot_without_memory_that_was_not_used_is_taken_last(slots: Slots) -> None:
+    cold, used = slots.take(), slots.take()
+    slots.put_back(used)
+    slots.put_back_unused(cold)
+    assert [slots.take(), slots.take()] == [used, cold]
+
+
+def test_a_slot_is_warm_from_its_first_batch_on(slots: Slots) -> None:
+    slot = slots.take()
+    assert not slots.is_warm(slot) and slots.take_warm() is None
+    memory = slots.lend(slot, SIZE)
+    assert slots.is_warm(slot) and slots.take_warm() is None, "the user has it"
+    del memory
+    assert slots.take_warm() == slot
+    assert slots.out == {slot}
+
+
 def test_a_batch_may_be_dropped_by_another_thread(slots: Slots) -> None:
     box = [slots.lend(slots.take(), SIZE)]
     thread = threading.Thread(target=box.clear)

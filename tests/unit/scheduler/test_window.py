@@ -52,5 +52,15 @@ def test_it_stays_between_one_and_the_plan_and_under_the_budget(most: int, budge
         assert window.size == 1 or window.size * size <= budget * (1 + 1e-9)
 
 
+def test_it_is_narrowed_while_the_budget_is_what_bounds_it() -> None:
+    window = Window(4, 1000, 4)
+    assert not window.is_narrowed
+    for batch_bytes, narrowed in ((200, False), (400, True), (200, True)):
+        window.observe(batch_bytes)
+        assert window.is_narrowed is narrowed
+    window.resize(2)
+    assert not window.is_narrowed
+
+
 def test_before_the_first_batch_it_is_no_wider_than_the_plan() -> None:
     assert Window(2, 1000, first=3).size == 2
