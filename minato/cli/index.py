@@ -43,7 +43,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--region")
     parser.add_argument("--profile", help="of ~/.aws/config")
     parser.add_argument("--anonymous", action="store_true", help="send no credentials")
-    parser.add_argument("--backend", choices=("obstore", "boto3", "aioboto3"))
+    parser.add_argument("--backend", choices=("obstore", "boto3", "aioboto3", "direct"))
     parser.add_argument("--json", action="store_true", help="print a summary as JSON")
     parser.set_defaults(run=run)
 

@@ -5,7 +5,7 @@ index.py              listing, index files            cached.py   cached_bytes, 
 reading.py            Reader: cache, tries, second requests, verification, in this order
 retrying.py, hedging.py, verify.py, classify.py       decisions, without any request
 backend.py            the seam to the client libraries, clients per process
-obstore_backend.py, boto3_backend.py, aioboto3_backend.py
+direct_backend.py (connections.py, signing.py), obstore_backend.py, boto3_backend.py, aioboto3_backend.py
 memory_cache.py, directory_cache.py, locks.py         shared by all workers
 known_files.py        files of a directory that need not be verified again
 errors.py             the exception tree

@@ -81,6 +81,10 @@ def client_for(location: Location) -> Client:
 
 
 def _make(location: Location) -> Backend:
+    if location.backend == "direct":
+        from .direct_backend import DirectBackend
+
+        return DirectBackend(location)
     if location.backend == "obstore":
         from .obstore_backend import ObstoreBackend
 

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from .errors import MissingExtra
 
-BackendName = Literal["obstore", "boto3", "aioboto3"]
+BackendName = Literal["obstore", "boto3", "aioboto3", "direct"]
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
+_PACKAGES: dict[BackendName, str] = {"direct": "obstore"}  # of those that are not named after theirs
 _FALLBACK_REGION = "us-east-1"  # what servers that know no regions expect in signatures
 
 
@@ -72,20 +73,23 @@ def make_location(
         raise ValueError(f"anonymous=True sends no credentials, so profile={profile!r} has no use: drop one of them")
     if timeout_s is not None and timeout_s <= 0:
         raise ValueError(f"timeout_s must be positive, found {timeout_s}")
-    location = Location(bucket, choose_backend(backend), endpoint, region, profile, anonymous)
+    location = Location(bucket, choose_backend(backend, endpoint), endpoint, region, profile, anonymous)
     return location if timeout_s is None else replace(location, request_timeout_s=timeout_s)
 
 
-def choose_backend(name: str | None) -> BackendName:
-    """The named backend, or the first that is installed."""
+def choose_backend(name: str | None, endpoint: str | None = None) -> BackendName:
+    """The named backend, or the first that is installed; in place of obstore "direct", where it has something to do."""
     for candidate in BACKENDS:
-        if name in (candidate, None) and importlib.util.find_spec(candidate) is not None:
-            return candidate
+        package = _PACKAGES.get(candidate, candidate)
+        if name in (candidate, None) and importlib.util.find_spec(package) is not None:
+            is_plain = endpoint is not None and urlsplit(endpoint).scheme == "http"
+            return "direct" if name is None and candidate == "obstore" and is_plain else candidate
         if name == candidate:
-            raise MissingExtra(f"backend={name!r} needs the package {name}: pip install 'minato[s3]'", remedy="install")
+            text = f"backend={name!r} needs the package {package}: pip install 'minato[s3]'"
+            raise MissingExtra(text, remedy="install")
     if name is None:
         raise MissingExtra(
-            f"reading from S3 needs one of {', '.join(BACKENDS)}, none is installed: pip install 'minato[s3]'",
+            "reading from S3 needs one of obstore, boto3, aioboto3, none is installed: pip install 'minato[s3]'",
             remedy="install",
         )
     raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None, found {name!r}")

@@ -15,6 +15,8 @@ def owned(data: bytes | memoryview) -> Bytes:
     """The bytes in memory of the caller's own. A `memoryview` is of a body that nobody else refers to: a large one is
     not copied, but its memory passed on, which spares fresh pages for every object."""
     array: Bytes = np.frombuffer(data, np.uint8)
+    if isinstance(data, memoryview) and not data.readonly:  # made for this body, and no larger
+        return array
     if isinstance(data, bytes) or len(array) < _WORTH_SPARING:
         return array.copy()
     return np.asarray(_Writable(array))

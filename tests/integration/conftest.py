@@ -54,6 +54,6 @@ def storage(shared_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Storage
     return shared_storage
 
 
-@pytest.fixture(params=["obstore", "boto3", "aioboto3"])
+@pytest.fixture(params=["direct", "obstore", "boto3", "aioboto3"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
