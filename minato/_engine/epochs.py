@@ -143,8 +143,8 @@ class Epochs:
     def top_up_in_time(self, aside: bool = False) -> None:
         """The same after a batch was delivered, several batches at once where nobody is in a hurry. `aside`, what is
         for the consumer's thread is left to `catch_up`."""
-        # What is made ready aside takes memory until the consumer comes for it: within a budget, nothing is posted in its
-        # place before.
+        # What is made ready aside takes memory until the consumer comes for it: where the budget is what bounds the
+        # window, nothing is posted in its place before.
         if aside and (self._window.is_narrowed or not self._may_be_posted_aside):
             self.is_behind = True
         elif self.ahead is not None or not self._pace.may_post_later(self.current.out):

@@ -4,7 +4,7 @@ What an object costs its client counts where server, network and training share 
 part of a body from thread to thread; a thread that asks the kernel for all of it at once takes half the CPU time. So
 the one request that is made for every sample, GET of a whole object, is made here, as long as all is plain: HTTP
 without TLS, no proxy, credentials that can be had. Whatever is answered but the object, or a server in trouble, is
-asked for again by obstore; and everything else is obstore's from the start.
+asked for again by obstore, and if that gets an object, all others too; everything else is obstore's from the start.
 """
 
 from __future__ import annotations
@@ -56,10 +56,11 @@ class DirectBackend:
             self._connections = Connections(parts.hostname or "", parts.port or 80, location.connections, *times_s)
 
     def get(self, key: str, span: Span | None = None) -> Fetched:
-        if self._signer is None or self._connections is None or span is not None:
+        signer, connections = self._signer, self._connections
+        if signer is None or connections is None or span is not None:
             return self._other().get(key, span)
         try:
-            body, etag = self._connections.get(self._signer.get(key))
+            body, etag = connections.get(signer.get(key))
         except Refused as error:
             raise _refused(self._location, key, error) from None
         except CutShort as error:
@@ -69,7 +70,9 @@ class DirectBackend:
         except NoConnection as error:
             raise classify.unreachable(self._location, key, str(error)) from None
         except Unfamiliar:
-            return self._other().get(key)
+            found = self._other().get(key)  # raises if it is no object
+            self._signer = None  # a server that only obstore understands would be asked twice for each
+            return found
         return Fetched(body, len(body), len(body), etag)
 
     async def get_async(self, key: str, span: Span | None = None) -> Fetched:

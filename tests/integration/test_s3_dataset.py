@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import signal
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -105,6 +106,23 @@ def test_other_start_methods_take_the_dataset(storage: Storage, start_method: st
         for _ in range(2):
             assert [body for batch in loader for body in batch] == storage.bodies
     assert storage.proxy.counts()["get"] == len(dataset), "the second epoch made requests"
+
+
+@pytest.mark.parametrize("fetcher", ["threaded", "asyncio"])
+def test_workers_killed_in_the_middle_of_reads_lose_no_object(storage: Storage, backend: str, fetcher: str) -> None:
+    storage.proxy.set(Faults(latency_s=0.01, bytes_per_s=200_000))  # a body takes 40 ms and more
+    loader = minato.DataLoader(
+        dataset_of(storage, backend=backend), batch_size=10, num_workers=2, fetcher=fetcher, num_fetch_workers=4
+    )
+    found: list[bytes] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that workers died
+        for number, batch in enumerate(iterator := iter(loader)):
+            found += batch
+            if number % 5 == 0:
+                os.kill(next(iter(iterator.worker_pids.values())), signal.SIGKILL)
+    assert found == storage.bodies
+    assert loader.stats().worker_restarts >= 1
 
 
 def test_every_byte_is_right_although_requests_fail(storage: Storage, backend: str) -> None:

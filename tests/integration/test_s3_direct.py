@@ -14,6 +14,9 @@ from minato.testing import Faults, S3Server
 from .conftest import BUCKET, Storage
 
 pytestmark = pytest.mark.leaks_ok("obstore's threads stay for as long as the process lives")
+OLD_FASHIONED = (
+    'HTTP/1.0 200 OK\r\nETag: "abc"\r\nLast-Modified: Tue, 14 Nov 2023 22:13:20 GMT\r\nContent-Length: 7\r\n\r\nseven b'
+)
 ODD_KEYS = ["a folder/ä+b=c&d~e(f)!.jpg", "plus+and space.bin", "100%/%41.bin", "quote'd;@:,$.bin", "empty.bin"]
 
 
@@ -61,6 +64,24 @@ def test_keys_with_any_characters(monkeypatch: pytest.MonkeyPatch) -> None:
             assert bytes(made.get(key).data) == (b"" if key == "empty.bin" else key.encode())
         assert not made.has_other
         made.close()
+
+
+def test_a_server_whose_objects_only_obstore_understands_is_left_to_it(
+    storage: Storage, backend: DirectBackend
+) -> None:
+    key, *others = storage.objects
+    backend.get(key)
+    with pytest.raises(ObjectMissing):
+        backend.get("set/nothing.bin")
+    before = storage.proxy.counts()["get"]
+    backend.get(key)
+    assert storage.proxy.counts()["get"] == before + 1, "an object that is not there says nothing about others"
+    storage.proxy.set(Faults(answer=OLD_FASHIONED))
+    assert bytes(backend.get(key).data) == b"seven b"
+    assert storage.proxy.counts()["get"] == 2
+    for other in others[:3]:
+        assert bytes(backend.get(other).data) == b"seven b"
+    assert storage.proxy.counts()["get"] == 5, "asked twice"
 
 
 def test_what_is_not_an_object_is_told_as_by_obstore(
