@@ -116,7 +116,7 @@ print(json.dumps({
 def fresh_import() -> dict[str, Any]:
     """What `import minato` did in an interpreter of its own."""
     command = [sys.executable, "-c", FRESH_IMPORT, *HEAVY]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert result.returncode == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
     return report

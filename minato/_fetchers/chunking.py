@@ -9,6 +9,7 @@ from __future__ import annotations
 TARGET_S = 10e-3  # seconds of work per run; less wastes time on the board, more makes batches wait for one worker
 COLLATED_TARGET_S = 10e-3  # seconds, where a worker that has a whole batch is spared pickling its samples for another
 MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a worker holds beyond its slot
+_FIRST_RUNS = 6  # in which a run grows to what it should be; later ones are short for other reasons
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
@@ -39,6 +40,7 @@ class ChunkSizer:
         self._since_slow = _AGAIN_WITHIN
         """Runs since the last one with a slow sample."""
         self._last = 1
+        self._runs = 0
         self._sample_bytes = 0
         self._most_behind = 1
         """Samples of a run in which some may be slow, whatever those take."""
@@ -63,6 +65,7 @@ class ChunkSizer:
                 self._slowest_s = max(self._slowest_s, slow_s)
             self._since_slow = 0
         self._last = count
+        self._runs += 1
 
     def _updated(self, each: float) -> float:
         """The running mean. It falls faster than it rises: first samples are dear, since nothing is warm yet."""
@@ -79,6 +82,12 @@ class ChunkSizer:
     def is_measured(self) -> bool:
         """Whether a run was observed: before, runs are short whatever samples cost."""
         return self._mean_s is not None
+
+    @property
+    def is_finding_out(self) -> bool:
+        """Whether it is too early to say what a single sample costs: this was the first run, in which nothing is warm,
+        or one of the next, and runs are still to be far longer."""
+        return self._runs <= 1 or (self._runs <= _FIRST_RUNS and self.size() > 2 * self._last)
 
     @property
     def is_even(self) -> bool:

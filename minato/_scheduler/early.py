@@ -91,7 +91,7 @@ class LearnedCosts:
 
     @property
     def at_most(self) -> float:
-        """No known sample costs more, in seconds."""
+        """What the dearest known sample costs, in seconds."""
         return self._at_most
 
     def known(self, keys: Sequence[Any]) -> Iterator[tuple[int, float]]:
@@ -110,12 +110,12 @@ class LearnedCosts:
 
     def learn(self, key: int, seconds: float, threshold: float | None) -> None:
         """The sample took that long; it is forgotten if that is not slow (any more)."""
-        if threshold is None or seconds <= threshold:
-            self._seconds.pop(key, None)
-            self._at_most = self._at_most if self._seconds else 0.0
-            return
-        self._seconds[key] = seconds
-        self._at_most = max(self._at_most, seconds)
+        before = self._seconds.pop(key, 0.0)
+        if threshold is not None and seconds > threshold:
+            self._seconds[key] = seconds
+            self._at_most = max(self._at_most, seconds)
+        if before and before == self._at_most:  # seldom: the dearest of all was made again
+            self._at_most = max(self._seconds.values(), default=0.0)
         if len(self._seconds) > self._most:
             dearest = sorted(self._seconds.items(), key=lambda item: item[1])[-(self._most // 2) :]
             self._seconds = dict(dearest)

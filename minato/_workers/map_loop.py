@@ -160,7 +160,9 @@ class MapLoop:
         samples = self._randomness.fetch(announced, source.seed_of)
         seconds = time.perf_counter() - started
         self._note_time(run, seconds)
-        self._costs.note(run, seconds)
+        # What stands out among cheap samples while a worker starts is the start, or the system, not the sample.
+        if run.is_early or not self._sizer.is_finding_out:
+            self._costs.note(run, seconds)
         return samples
 
     def _note_time(self, run: Run, seconds: float) -> None:

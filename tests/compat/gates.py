@@ -12,7 +12,7 @@ from torch.utils.data import get_worker_info
 
 from .data import Indices, Witness
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Gate:

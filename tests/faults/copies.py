@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 _LENGTH = struct.Struct("Q")
 
 

@@ -32,7 +32,7 @@ fuzz = settings(
 )
 pytestmark = [
     pytest.mark.filterwarnings("ignore:DataLoader worker .* its samples go to other workers:RuntimeWarning"),
-    pytest.mark.timeout(60 + 3 * CASES),
+    pytest.mark.timeout(180 + 3 * CASES),
 ]
 
 

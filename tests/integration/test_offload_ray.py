@@ -20,7 +20,7 @@ from tests.integration.offload_data import Awaited, Drawing, Failing, OnlyHere, 
 from tests.support.ray_cluster import RayCluster, ray_cluster
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.timeout(180)  # processes of Ray take seconds to start, each of them
+pytestmark = pytest.mark.timeout(400)  # processes of Ray take seconds to start, each of them
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +271,7 @@ def test_a_cluster_of_its_own_listens_on_the_loopback_only_and_ends_with_the_loa
         servers = [process for process in started if process.name() in ("raylet", "gcs_server")]
         assert len(servers) == 2
     assert heard_at == {"127.0.0.1"}
-    assert not psutil.wait_procs([agent, *servers], timeout=20)[1], "it has ended"
+    assert not psutil.wait_procs([agent, *servers], timeout=90)[1], "it has ended"
 
 
 def test_without_a_cluster_everything_is_made_here(cluster: RayCluster) -> None:

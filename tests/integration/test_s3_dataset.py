@@ -8,6 +8,8 @@ import os
 import pickle
 import random
 import signal
+import threading
+import time
 import warnings
 import zipfile
 import zlib
@@ -229,8 +231,15 @@ class RuntimeThreads:
     """Of a sample: how many threads of this process are obstore's."""
 
     def __call__(self, _: bytes) -> int:
-        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        own, names = Path("/proc/self/comm").read_text(), thread_names()
+        while names.count(own) > threading.active_count():  # a thread that has not got to naming itself yet
+            time.sleep(0.01)
+            names = thread_names()
         return sum("tokio" in name for name in names)
+
+
+def thread_names() -> list[str]:
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
 
 
 @pytest.mark.parametrize("loader", [minato.DataLoader, torch.utils.data.DataLoader], ids=["minato", "torch"])

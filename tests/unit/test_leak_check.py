@@ -196,7 +196,7 @@ def test_ignores_shared_memory_of_others(check: LeakCheck, cleanup: ExitStack) -
     cleanup.callback(path.unlink)
     # The shell ends at once, so that init and not this process is the parent of the sleeper.
     script = f"sleep 60 3>{path}.new >/dev/null & echo $!; until mv {path}.new {path} 2>/dev/null; do :; done"
-    shell = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True, text=True, timeout=10)
+    shell = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True, text=True, timeout=90)
     cleanup.callback(os.kill, int(shell.stdout), 9)
     assert check.compare(before) == []
 
@@ -244,7 +244,7 @@ def nested_pytest(tmp_path: Path, body: str) -> subprocess.CompletedProcess[str]
     (tmp_path / "test_nested.py").write_text(body)
     plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, "--strict-markers", str(tmp_path)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_guards_every_test(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         told = process.stderr.read().decode()
-        process.wait(timeout=30)
+        process.wait(timeout=90)
     assert told == ""
     assert process.returncode == 0
 

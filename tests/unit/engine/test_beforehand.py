@@ -12,7 +12,7 @@ import pytest
 from minato._engine.beforehand import Beforehand
 from minato._scheduler.leisure import Leisure
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Source:

@@ -100,6 +100,29 @@ def test_dear_samples_are_taken_one_by_one_even_where_nobody_waits_for_those_beh
 
 
 @pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([(1, 1.0)], True),
+        ([(1, 1.0), (1, 1.0)], False),
+        ([(1, 1e-5), (4, 4e-5)], True),
+        ([(1, 1e-5), (4, 4e-5), (16, 5e-3)], True),
+        ([(1, 1e-5), (4, 0.3)], False),
+        ([(1, 1e-3), (4, 4e-3)], True),
+        ([(1, 1e-3), (4, 4e-3), (10, 1e-2)], False),
+        ([(4, 4e-5)] * 7, False),
+    ],
+    ids=["first", "dear", "cheap", "put aside", "slow among cheap", "growing", "grown", "short for other reasons"],
+)
+def test_what_a_sample_costs_is_not_told_by_the_first_runs_of_cheap_ones(
+    runs: list[tuple[int, float]], expected: bool
+) -> None:
+    sizer = ChunkSizer(10e-3)
+    for count, seconds in runs:
+        sizer.observe(count, seconds)
+    assert sizer.is_finding_out is expected
+
+
+@pytest.mark.parametrize(
     ("sample_bytes", "expected"),
     [(0, 400), (1, 400), (MOST_BYTES // 10, 10), (MOST_BYTES // 2, 2), (MOST_BYTES, 1), (10 * MOST_BYTES, 1)],
 )

@@ -105,6 +105,14 @@ def test_memory_is_bounded_and_the_dearest_stay(notes: list[tuple[int, float]], 
         assert costs.get(key) is not None or seconds < max((costs.get(k) or 0.0) for k in range(201))
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=40), st.integers(2, 9))
+def test_the_dearest_that_is_known_is_known_at_any_time(notes: list[tuple[int, int]], most: int) -> None:
+    costs = LearnedCosts(most)
+    for key, seconds in notes:
+        costs.learn(key, float(seconds), threshold=3.0)
+        assert costs.at_most == max(costs.to_plain()["seconds"], default=0.0)
+
+
 def test_samples_that_cost_little_beside_their_batch_are_left_in_their_turn() -> None:
     """1,000 samples of 10 ms take 2 workers 5 s; one of 0.2 s among them holds nobody up, one of 2 s does."""
     assert starts({5: 0.2}).choose([*range(1000)], workers=2, window=8) is None

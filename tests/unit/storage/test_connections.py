@@ -13,7 +13,7 @@ from minato.storage.connections import Connections, CutShort, NoConnection, Refu
 REQUEST = b"GET /bucket/key HTTP/1.1\r\nhost: here\r\n\r\n"
 BODY = bytes(range(256)) * 500
 HEAD = f'HTTP/1.1 200 OK\r\nETag: "abc"\r\nContent-Length: {len(BODY)}\r\n\r\n'.encode()
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 
 
 class Server:

@@ -50,7 +50,7 @@ def test_from_a_dataset_to_a_split_profile(
     assert set(json.loads(told.out)["op_to_func"]) == {"Loader", "hashed"}
     assert "mapping hashed" in told.err
     command = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "999", "-o", "run.data"]
-    subprocess.run([*command, sys.executable, "mapped_program.py"], check=True, timeout=50)
+    subprocess.run([*command, sys.executable, "mapped_program.py"], check=True, timeout=150)
     trace = SyntheticRun(tmp_path / "run1")
     for index in range(40):
         trace.op("Loader", 0, 10 * index, 6, kind=Kind.LOADER)

@@ -31,10 +31,11 @@ class Samples:
 class Board:
     """Gives out the runs it is told to, and keeps the numbers of samples that were wished for."""
 
-    threshold_s = None
+    threshold_s: float | None = None
 
     def __init__(self) -> None:
         self.current = [0]
+        self.noted: list[int] = []
         self.wishes: list[int] = []
         self.coming: list[Run] = []
 
@@ -54,6 +55,9 @@ class Board:
 
     def note_time(self, samples: int, seconds: float) -> bool:
         return False
+
+    def note_cost(self, key: int, seconds: float) -> None:
+        self.noted.append(key)
 
 
 class Context(Untraced):
@@ -79,24 +83,32 @@ def run_of(*keys: int, is_early: bool = False) -> Run:
 
 
 @pytest.fixture
-def working(monkeypatch: pytest.MonkeyPatch) -> tuple[MapLoop, Board]:
-    """A worker that has seen enough cheap samples to take many at once."""
+def fresh(monkeypatch: pytest.MonkeyPatch) -> tuple[MapLoop, Board]:
+    """A worker that has seen nothing yet."""
     board = Board()
     context = Context(board)
     monkeypatch.setattr(map_loop, "time", SimpleNamespace(perf_counter=lambda: context.dataset.now))
     writer: Any = SimpleNamespace(write=lambda place, samples: None, row_bytes=8)
-    loop = MapLoop(context, writer)  # type: ignore[arg-type]
-    board.coming = [run_of(*range(1, count + 1)) for count in (1, 4, 16, 64, 64)]
+    return MapLoop(context, writer), board  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def working(fresh: tuple[MapLoop, Board]) -> tuple[MapLoop, Board]:
+    """A worker that has seen enough cheap samples to take many at once."""
+    loop, board = fresh
+    work_through(loop, board, *(run_of(*range(1, count + 1)) for count in (1, 4, 16, 64, 64)))
+    return loop, board
+
+
+def work_through(loop: MapLoop, board: Board, *runs: Run) -> None:
+    board.coming = list(runs)
     while board.coming:
         loop._work()
-    return loop, board
 
 
 def wish_after(run: Run, loop: MapLoop, board: Board) -> tuple[int, int]:
     """What was wished for before a run, and after it."""
-    board.coming = [run, run_of(1)]
-    loop._work()
-    loop._work()
+    work_through(loop, board, run, run_of(1))
     return board.wishes[-2], board.wishes[-1]
 
 
@@ -108,3 +120,10 @@ def test_a_sample_known_to_be_slow_does_not_shorten_the_runs_after_it(working: t
 def test_a_sample_found_to_be_slow_shortens_them(working: tuple[MapLoop, Board]) -> None:
     before, after = wish_after(run_of(-1), *working)
     assert after < before
+
+
+def test_the_first_sample_of_a_worker_is_not_known_as_slow_afterwards(fresh: tuple[MapLoop, Board]) -> None:
+    loop, board = fresh
+    board.threshold_s = SLOW_S / 2
+    work_through(loop, board, run_of(-1), run_of(1), run_of(-2), run_of(-1, is_early=True))
+    assert board.noted == [-2, -1]
