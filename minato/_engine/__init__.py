@@ -12,7 +12,9 @@
           ▼
        iterator ─► user's loop
 
-engine.py    the loop: await a ready batch, deliver it, post the next ones; deaths; close
+engine.py    the loop: take a ready batch, deliver it, post the next ones; close
+waiting.py   until a batch is ready: deaths, hangs, failures and the number of workers are seen to meanwhile
+parts.py     what an engine is made of, put together
 epochs.py    which epochs are under way, and how many of their batches are posted
 feeds.py     what to post next: tickets of the sampler's batches, or turns of the workers' streams
 delivery.py  a ready batch becomes the user's object

@@ -98,7 +98,8 @@ class Delivery:
         assert word not in (0, NO_LAYOUT), "a ready batch without result has rows of a layout"
         plan = self._book.layout(word)
         texts = texts_of_batch(self._table(fields), memory) if plan.texts else []
-        return columns.build(plan, memory, fields[Batch.ROWS], fields[Batch.FILLED], texts, keep)
+        offsets = self._book.offsets(word, fields[Batch.ROWS])
+        return columns.build(plan, memory, offsets, fields[Batch.FILLED], texts, keep)
 
     def _memory(self, fields: Fields) -> Bytes:
         return self._board.arena.view(Stretch.SLOT, fields[Batch.SLOT], fields[Batch.HEAP_TOP])

@@ -52,7 +52,8 @@ class Epochs:
         self._span = span
         self.number = first_epoch - 1
         """Of the epoch being delivered, among those of the base seed."""
-        self._feed: Feed | None = None
+        self.current: Feed
+        """The epoch being delivered, from `begin` on."""
         self.ahead: Feed | None = None
         """The epoch after the current one, already under way."""
         self.forecast: Forecast | None = None
@@ -63,12 +64,6 @@ class Epochs:
         """Batches of abandoned epochs whose slots some worker may still write to."""
 
     @property
-    def current(self) -> Feed:
-        """The epoch being delivered."""
-        assert self._feed is not None
-        return self._feed
-
-    @property
     def following(self) -> int:
         """Number of the next epoch, if it is not the one that is under way ahead."""
         return (self.number if self.ahead is None else max(self.number, self.ahead.epoch)) + 1
@@ -76,11 +71,14 @@ class Epochs:
     # ---- from epoch to epoch ----------------------------------------------------------------------------------------
 
     def begin(self, sampler: Epoch, seed: int | None) -> None:
-        """Begin an epoch from the start. `seed`: if it is not to be derived from the base seed."""
+        """Begin the first epoch. `seed`: if it is not to be derived from the base seed."""
+        self._begin(sampler, seed)
+
+    def _begin(self, sampler: Epoch, seed: int | None, before: Feed | None = None) -> None:
         self.number += 1
-        before, self._feed = self._feed, self._make_feed(self.number, sampler, seed)
-        if isinstance(before, StreamFeed) and isinstance(self._feed, StreamFeed):
-            self._feed.follow(before)
+        self.current = self._make_feed(self.number, sampler, seed)
+        if isinstance(before, StreamFeed) and isinstance(self.current, StreamFeed):
+            self.current.follow(before)
         self.top_up()
 
     def begin_next(self, sampler: Iterable[Any], seed: int | None, unchanged: bool) -> bool:
@@ -89,9 +87,9 @@ class Epochs:
         ahead, self.ahead = self.ahead, None
         if ahead is None or not self._may_adopt(sampler, unchanged):
             self._abandon(self.current, ahead)
-            self.begin(sampler, seed)
+            self._begin(sampler, seed, before=self.current)
             return False
-        self._feed, self.number = ahead, ahead.epoch
+        self.current, self.number = ahead, ahead.epoch
         self.top_up()
         return True
 

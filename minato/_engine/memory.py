@@ -79,7 +79,7 @@ class MemoryKeeper:
 def reuse_warm_slot(slots: Slots, board: PostingBoard) -> None:
     """A slot that came back after the last batch was posted would lie idle, while the next batches go into slots
     without memory: pages of which take longer to be made than to be filled."""
-    warm = slots.take_warm() if board.lacks_warm_slots else None
+    warm = slots.take_warm() if not slots.all_warm and board.lacks_warm_slots else None
     if warm is not None:
         slots.put_back_unused(board.exchange_free_slot(warm))
 

@@ -56,7 +56,7 @@ class Pace:
         middle = self._window.size // 2
         if middle == 0 or len(out) <= middle or self._are_owned:
             return False
-        return self._board.state(out[0]) == State.READY == self._board.state(out[middle])
+        return self._board.control.states((out[0], out[middle])) == [State.READY, State.READY]
 
     def _is_anybody_at_work(self) -> bool:
         return Phase.FETCHING in self._board.control.phases(self._board.control.records_here)

@@ -31,7 +31,10 @@ from .hangs import Patience
 from .inline import InlineMap, InlineStream
 from .inline_ahead import ConcurrentMap
 from .inline_tracing import FetchNote
+from .interrupts import Uninterrupted
+from .parts import Parts
 from .totals import Totals
+from .waiting import Waiting
 
 QUEUES_PERIOD_NS = 50_000_000  # at most so often are queues looked at: it costs as much as all else for a batch
 _READY = int(Flag.READY)
@@ -103,6 +106,24 @@ class PoolLog:
         self._recorder.note(Kind.DECISION, _now(), **{**fields, "inputs": inputs, "pool": self.pool})
 
 
+class TracedWaiting(Waiting):
+    """Patience in which workers that end are recorded."""
+
+    def __init__(self, log: PoolLog, parts: Parts, uninterrupted: Uninterrupted) -> None:
+        super().__init__(parts, uninterrupted)
+        self._log = log
+
+    def _wait(self, patience: Patience) -> None:
+        before = self._pool.pids
+        try:
+            super()._wait(patience)
+        finally:
+            after = {} if self.broken else self._pool.pids
+            for worker, pid in before.items():
+                if after.get(worker) != pid:
+                    self._log.event(Kind.WORKER, _now(), name="end", index=worker, nbytes=pid)
+
+
 class TracedEngine(Engine):
     """An engine whose work is recorded."""
 
@@ -115,8 +136,8 @@ class TracedEngine(Engine):
         self._let_go = weakref.finalize(self, recorder.let_go)
         self._let_go.atexit = False
         super().__init__(plan, *args)
-        if self._scaler is not None:
-            self._scaler.on_decision = self.log.decided
+        if self._parts.scaler is not None:
+            self._parts.scaler.on_decision = self.log.decided
 
     def start(self, sampler: Epoch, forecast: Forecast | None, seed: int | None) -> None:
         super().start(sampler, forecast, seed)
@@ -161,8 +182,8 @@ class TracedEngine(Engine):
 
     def _note_queues(self, batch: int) -> None:
         """What is left besides the batch that is about to be handed out."""
-        counted = batch in self._current.out  # one that was made ready before is not
-        self.log.queue("ready", self._board.count_ready(self._current.out) - counted)
+        counted = batch in self._epochs.current.out  # one that was made ready before is not
+        self.log.queue("ready", self._board.count_ready(self._epochs.current.out) - counted)
         self.log.queue("in_flight", self._epochs.in_flight - counted)
         self.log.queue("workers", self._pool.active, changes_only=True)
         parked = sum(len(self._board.parked(worker)) for worker in self._pool.alive)
@@ -180,15 +201,8 @@ class TracedEngine(Engine):
             if not self.log.goes_to_device:
                 self.log.consumed()
 
-    def _wait(self, patience: Patience) -> None:
-        before = self._pool.pids
-        try:
-            super()._wait(patience)
-        finally:
-            after = {} if self._closed else self._pool.pids
-            for worker, pid in before.items():
-                if after.get(worker) != pid:
-                    self.log.event(Kind.WORKER, _now(), name="end", index=worker, nbytes=pid)
+    def _make_waiting(self, parts: Parts) -> Waiting:
+        return TracedWaiting(self.log, parts, self._uninterrupted)
 
     def _close(self) -> None:
         super()._close()

@@ -154,11 +154,11 @@ def _read_leaf(leaf: Leaf, column: torch.Tensor, array: Any, row: int) -> Any:
 
 
 def build(
-    layout: Layout, memory: Bytes, rows: int, filled: int, texts: Sequence[Any], keep: Callable[[int], bool]
+    layout: Layout, memory: Bytes, offsets: list[int], filled: int, texts: Sequence[Any], keep: Callable[[int], bool]
 ) -> Any:
-    """The batch of `filled` samples over a slot of `rows` rows. Columns for whose size in bytes `keep` says no are
-    copied, so that a label the user keeps does not hold on to the images beside it."""
-    return _Builder(memory, layout.offsets(rows), filled, texts, keep).build(layout.root, in_sequence=False)
+    """The batch of `filled` samples over a slot, whose columns begin at `offsets`. Columns for whose size in bytes
+    `keep` says no are copied, so that a label the user keeps does not hold on to the images beside it."""
+    return _Builder(memory, offsets, filled, texts, keep).build(layout.root, in_sequence=False)
 
 
 class _Builder:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from collections.abc import Sequence
 
 from .mapping import map_file
 
@@ -310,6 +311,11 @@ class ControlBlock:
     def batch(self, number: int) -> int:
         """Index of the first word of a batch's record."""
         return self._batch_base + number % self.batches * BATCH_WORDS
+
+    def states(self, batches: Sequence[int]) -> list[int]:
+        """The states of batches: asked for several times a batch, so in one look."""
+        words, first, count = self.words, self._batch_base + Batch.STATE, self.batches
+        return [words[first + number % count * BATCH_WORDS] for number in batches]
 
     def worker(self, worker: int) -> int:
         """Index of the first word of a worker's record."""

@@ -21,6 +21,7 @@ class LayoutBook:
         self._arena = arena
         self._layouts: list[Layout] = []
         self._words: dict[Layout, int] = {}
+        self._offsets: dict[tuple[int, int], list[int]] = {}
         self._latest = 0
         """The word of the sample asked about last; 0: it had none."""
 
@@ -30,6 +31,13 @@ class LayoutBook:
             with self._control.lock:
                 self._refresh()
         return self._layouts[word - 1]
+
+    def offsets(self, word: int, rows: int) -> list[int]:
+        """`Layout.offsets` of the layout a word names: worked out once, since it is asked for with every batch."""
+        offsets = self._offsets.get((word, rows))
+        if offsets is None:
+            offsets = self._offsets[word, rows] = self.layout(word).offsets(rows)
+        return offsets
 
     def word_for(self, sample: Any) -> int:
         """The word for the layout of `sample`, registering it if it is new; NO_LAYOUT if it has none."""

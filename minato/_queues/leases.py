@@ -91,6 +91,11 @@ class Slots:
         """Whether a slot has memory from an earlier batch."""
         return slot in self._warm
 
+    @property
+    def all_warm(self) -> bool:
+        """Whether every slot has memory: as soon as the window has been filled once."""
+        return len(self._warm) == self._count
+
     def take_warm(self) -> int | None:
         """A free slot that has memory, if there is one."""
         self._collect()

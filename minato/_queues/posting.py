@@ -121,8 +121,8 @@ class PostingBoard(Board):
 
     def first_ready(self, batches: Sequence[int]) -> int | None:
         """The first of `batches` that is complete; all its memory is visible to this process."""
-        for batch in batches:
-            if self.state(batch) in (State.READY, State.ENDED):
+        for batch, state in zip(batches, self.control.states(batches), strict=True):
+            if state in (State.READY, State.ENDED):
                 if not _READS_IN_ORDER:
                     with self._lock:  # what was stored before that state was: the lock orders memory, a look does not
                         pass
@@ -131,7 +131,7 @@ class PostingBoard(Board):
 
     def count_ready(self, batches: Sequence[int]) -> int:
         """How many of `batches` are complete; for statistics, from any thread: takes no lock."""
-        return sum(self._words[self.control.batch(b) + Batch.STATE] == State.READY for b in list(batches))
+        return self.control.states(list(batches)).count(State.READY)
 
     @property
     def lacks_warm_slots(self) -> bool:

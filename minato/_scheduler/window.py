@@ -35,11 +35,13 @@ class Window:
 
     def observe(self, batch_bytes: int, rows: int = 1) -> None:
         """A batch of that size and so many samples was delivered. Growth counts at once, shrinking slowly."""
-        self._rows = max(1, rows)
         self.delivered += 1
+        if batch_bytes == self._batch_bytes and rows == self._rows:
+            return  # as nearly always: the same as before
+        self._rows = max(1, rows)
         self.sample_bytes = batch_bytes / self._rows
         before = batch_bytes if self._batch_bytes is None else self._batch_bytes
-        self._batch_bytes = max(batch_bytes, _MEMORY * before + (1 - _MEMORY) * batch_bytes)
+        self._batch_bytes = max(batch_bytes, batch_bytes + _MEMORY * (before - batch_bytes))
         self.size = self._fitting()
 
     def resize(self, most: int) -> None:

@@ -88,14 +88,14 @@ class BatchWriter:
         """Bind the batch to a slot and to the layout of its first good sample; returns both."""
         sample = next((s for s in samples if type(s) is not CapturedError), None)
         word = NO_LAYOUT if sample is None else self._book.word_for(sample)
-        heap = table_bytes(rows) if word == NO_LAYOUT else self._book.layout(word).offsets(rows)[-1]
+        heap = table_bytes(rows) if word == NO_LAYOUT else self._book.offsets(word, rows)[-1]
         return self._board.bind(batch, word, heap)
 
     def _columns_of(self, slot: int, word: int, rows: int) -> Columns:
         columns = self._columns.get((slot, word, rows))
         if columns is None:
             layout = self._book.layout(word)
-            memory = self._arena.view(Stretch.SLOT, slot, layout.offsets(rows)[-1])
+            memory = self._arena.view(Stretch.SLOT, slot, self._book.offsets(word, rows)[-1])
             columns = self._columns[slot, word, rows] = Columns(layout, memory, rows)
         return columns
 

@@ -47,7 +47,9 @@ class Slot:
         return self.columns.read(row, [column[row] for column in self.texts])
 
     def build(self, filled: int, keep: Any = copy_all) -> Any:
-        return build(self.layout, self.memory, self.rows, filled, [t[:filled] for t in self.texts], keep)
+        return build(
+            self.layout, self.memory, self.layout.offsets(self.rows), filled, [t[:filled] for t in self.texts], keep
+        )
 
 
 def torchs(samples: list[Any]) -> Any:
