@@ -52,6 +52,31 @@ def fetch_each(
     return samples
 
 
+def fetch_onto(
+    put: Callable[[int, Any], object],
+    dataset: Any,
+    keys: Sequence[Any],
+    reseed: Callable[[int], None] | None,
+    capture: Capture,
+    first: int = 0,
+    current: Word = NOBODY_LOOKS,
+    caught: type[BaseException] = Exception,
+) -> None:
+    """As `fetch_each`, but each sample is `put`, with its number, before the next is fetched: a large one is still in
+    the processor's cache then, and the next takes its memory."""
+    for number, key in enumerate(keys, first):
+        current[0] = number
+        if reseed is not None:
+            reseed(number)
+        try:
+            sample = dataset[key]
+        except caught as error:
+            sample = capture(error, key)
+        current[0] = -1
+        put(number, sample)
+        del sample
+
+
 def fetch_together(
     dataset: Any,
     keys: Sequence[Any],

@@ -18,7 +18,10 @@ from .layout import Branch, Layout, Leaf, Node, NoLayout, Text, is_plain
 from .mapping import Bytes, prefault
 
 _WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
+_LARGE_LEAF = 64 * 1024  # bytes; from here on it costs more to fetch a leaf into the cache again than to write it alone
 _dtype_of = attrgetter("dtype")
+_UNFIT = (NoLayout, KeyError, ValueError, RuntimeError, OverflowError, TypeError)
+"""What writing a sample raises that is not of its layout: `default_collate` will say what is wrong, if anything is."""
 _NUMPY_DTYPES = {
     torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
     for name in (
@@ -44,19 +47,38 @@ class Columns:
         self._slot = slot
         self.row_bytes = sum(leaf.row_bytes for leaf in layout.leaves)
         self._sizes = list(zip(offsets, (leaf.row_bytes for leaf in layout.leaves), strict=False))
+        arrays = sum(leaf.shape != () for leaf in layout.leaves)
+        self.goes_singly = self.row_bytes >= _LARGE_LEAF * max(1, arrays) and not layout.texts
+        """Whether a sample is better written as soon as it is made than with others: it will leave the processor's
+        cache."""
         self._touched = bytearray(rows)
 
     def write(self, samples: Sequence[Any], row: int) -> tuple[list[Any], ...] | None:
         """Write `samples` into consecutive rows from `row` on. Returns the lists of text leaves, or None if a sample
         does not fit; then the rows hold nothing of value."""
-        if 0 in self._touched[row : row + len(samples)]:
-            self._touch(row, row + len(samples))
+        self.prepare(row, len(samples))
+        if len(samples) == 1:
+            texts: list[list[Any]] = []
+            return tuple(texts) if self.write_one(samples[0], row, texts) else None
         pen = _Pen(self._columns, self._arrays, row)
         try:
             fits = pen.write(self._layout.root, samples)
-        except (NoLayout, KeyError, ValueError, RuntimeError, OverflowError, TypeError):
-            return None  # default_collate will say what is wrong with it, if anything is
+        except _UNFIT:
+            return None
         return tuple(pen.texts) if fits else None
+
+    def write_one(self, sample: Any, row: int, texts: list[list[Any]]) -> bool:
+        """Write `sample` into `row`, one of those prepared; its text leaves are added to `texts`. False: it does not
+        fit, and the row holds nothing of value."""
+        try:
+            return _RowPen(self._columns, self._arrays, row, texts).write(self._layout.root, sample)
+        except _UNFIT:
+            return False
+
+    def prepare(self, row: int, count: int) -> None:
+        """So many rows from `row` on are about to be written by this process."""
+        if 0 in self._touched[row : row + count]:
+            self._touch(row, row + count)
 
     def _touch(self, first: int, last: int) -> None:
         """This process writes these rows for the first time."""
@@ -90,6 +112,31 @@ class _Pen:
         return all(self.write(child, part) for child, part in zip(node.children, _split(node, values), strict=True))
 
 
+class _RowPen:
+    """Writes one sample, leaf by leaf: in a fraction of the time that a list of one takes."""
+
+    __slots__ = ("_places", "_row", "_texts")
+
+    def __init__(self, columns: list[torch.Tensor], arrays: list[Any], row: int, texts: list[list[Any]]) -> None:
+        self._places = zip(columns, arrays, strict=True)
+        self._row = row
+        self._texts = texts
+
+    def write(self, node: Node, value: Any) -> bool:
+        kind: object = type(value)  # a name of its own: a type checker would take the value for a mere object
+        if kind is not node.type:
+            return False
+        if isinstance(node, Leaf):
+            column, array = next(self._places)
+            return _write_value(node, value, column, array, self._row)
+        if isinstance(node, Text):
+            self._texts.append([value])
+            return True
+        if node.type is dict:
+            return tuple(value) == node.keys and all(map(self.write, node.children, value.values()))
+        return len(value) == len(node.children) and all(map(self.write, node.children, value))
+
+
 class _Reader:
     """Reads one sample back."""
 
@@ -120,25 +167,32 @@ def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
 
 def _write_leaf(leaf: Leaf, values: Sequence[Any], column: torch.Tensor, array: Any, row: int) -> bool:
     if leaf.type is torch.Tensor:
-        if values[0].shape != column.shape[1:] or set(map(_dtype_of, values)) != {leaf.dtype}:
+        if values[0].shape != leaf.shape or set(map(_dtype_of, values)) != {leaf.dtype}:
             return False
-        if len(values) == 1:
-            if not is_plain(values[0]):
-                return False
-            if array is not None and not values[0].is_neg() and not values[0].is_conj():
-                array[row] = values[0].numpy()  # a third of the time, where nothing of torch's is in a cache
-            else:
-                column[row].copy_(values[0])
-        else:  # raises on unequal shapes and on tensors that require a gradient
-            torch.stack(tuple(values), 0, out=column[row : row + len(values)])
+        # Raises on unequal shapes and on tensors that require a gradient.
+        torch.stack(tuple(values), 0, out=column[row : row + len(values)])
         return True
     if leaf.array_dtype is not None:
-        for i, value in enumerate(values, row):
-            if value.dtype != leaf.array_dtype or value.shape != leaf.shape or min(value.strides, default=0) < 0:
-                return False
-            array[i] = value
-        return True
+        return all(_write_value(leaf, value, column, array, i) for i, value in enumerate(values, row))
     array[row : row + len(values)] = values
+    return True
+
+
+def _write_value(leaf: Leaf, value: Any, column: torch.Tensor, array: Any, row: int) -> bool:
+    """The same for a single one, whose type is the leaf's."""
+    if leaf.type is torch.Tensor:
+        if value.shape != leaf.shape or value.dtype is not leaf.dtype or not is_plain(value):
+            return False
+        if array is None or value.is_neg() or value.is_conj():
+            column[row].copy_(value)
+        else:
+            array[row] = value.numpy()  # a third of the time, where nothing of torch's is in a cache
+        return True
+    if leaf.array_dtype is not None and (
+        value.dtype != leaf.array_dtype or value.shape != leaf.shape or min(value.strides, default=0) < 0
+    ):
+        return False
+    array[row] = value
     return True
 
 

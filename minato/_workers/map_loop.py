@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import CapturedError
 from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
-from .._fetchers.sequential import fetch_each, fetch_together
+from .._fetchers.sequential import fetch_each, fetch_onto, fetch_together
 from .._plan import Collate, Fetcher, Order
 from .._queues.control import Batch
 from .._records import CollateTask, Place, Run
@@ -115,17 +115,23 @@ class MapLoop:
         return Place(run.batch, run.first, len(run.keys))
 
     def _fetch_into(self, place: Place, run: Run) -> None:
-        """Fetch the run's samples and write them into their rows, a part of the run at a time."""
-        keys, row_bytes, dataset = run.keys, self._writer.row_bytes, self._context.dataset_for(len(run.keys))
-        current = self._costs.watch(run)
-        step = max(1, _PART_BYTES // row_bytes) if row_bytes else len(keys)
+        """Fetch the run's samples and write them into their rows, a part of the run at a time, or, if they are large,
+        each by itself."""
+        keys, writer, dataset = run.keys, self._writer, self._context.dataset_for(len(run.keys))
+        current, singly = self._costs.watch(run), writer.goes_singly
+        part = max(1, _PART_BYTES // writer.row_bytes) if writer.row_bytes else len(keys)
 
         def fetch(reseed: Reseed | None) -> list[Any]:
-            for first in range(0, len(keys), step):
-                samples = fetch_each(
-                    dataset, keys[first : first + step], reseed, self._capture, first, current, self._caught
-                )
-                self._writer.write(Place(place.batch, place.row + first, len(samples)), samples)
+            done = 0
+            while done < len(keys):
+                sheet = writer.sheet(place, done) if singly else None
+                if sheet is not None:
+                    fetch_onto(sheet.put, dataset, keys[done:], reseed, self._capture, done, current, self._caught)
+                    break
+                end = 1 if singly and not done else done + part  # the first may give its batch rows for the others
+                samples = fetch_each(dataset, keys[done:end], reseed, self._capture, done, current, self._caught)
+                writer.write(Place(place.batch, place.row + done, len(samples)), samples)
+                done = end
                 del samples  # the next ones use their memory
             return []
 

@@ -33,6 +33,21 @@ ColumnsByPlace = dict[tuple[int, int, int], Columns]
 """Columns by slot, layout word and rows of the slot."""
 
 
+class Sheet:
+    """The rows of a run of samples whose batch has its slot and its layout."""
+
+    def __init__(self, columns: Columns, row: int, put_odd: Callable[[int, Any], None]) -> None:
+        """`row`: the first. `put_odd`: writes a sample that has another layout than its batch."""
+        self._columns = columns
+        self._row = row
+        self._put_odd = put_odd
+
+    def put(self, number: int, sample: Any) -> None:
+        """Write the sample of that number in the run. It counts only once committed."""
+        if not self._columns.write_one(sample, self._row + number, []):
+            self._put_odd(self._row + number, sample)
+
+
 class BatchWriter:
     """Writes rows and results for one worker."""
 
@@ -57,6 +72,8 @@ class BatchWriter:
         self._randomness = None if collate is Collate.ROWS else randomness
         self.row_bytes = 0
         """Size of a row of the layout last written."""
+        self.goes_singly = False
+        """Whether samples of that layout are better written one by one: see `sheet`."""
         self._columns: ColumnsByPlace = {} if columns is None else columns
 
     # ---- rows -----------------------------------------------------------------------------------------------------
@@ -73,7 +90,7 @@ class BatchWriter:
         table = board.row_table(slot, rows)
         if word != NO_LAYOUT:
             columns = self._columns_of(slot, word, rows)
-            self.row_bytes = columns.row_bytes
+            self.row_bytes, self.goes_singly = columns.row_bytes, columns.goes_singly
             texts = columns.write(samples, place.row)
             if texts is not None:
                 table[place.row : place.row + place.count, Column.KIND :] = (Kind.FIXED, 0, 0)
@@ -83,6 +100,23 @@ class BatchWriter:
         for row, sample in enumerate(samples, place.row):
             kind, offset = self._write_one(batch, slot, word, rows, row, sample)
             table[row, Column.KIND :] = (kind, offset, 0)
+
+    def sheet(self, place: Place, done: int = 0) -> Sheet | None:
+        """Where to put the samples of `place` as they come, one by one, but for the first `done`; None: their batch has
+        no rows for that yet, or never will."""
+        record = self._board.fields(place.batch)
+        slot, word, rows = record[Batch.SLOT], record[Batch.LAYOUT], record[Batch.ROWS]
+        if word in (0, NO_LAYOUT) or slot < 0 or self._book.layout(word).texts:
+            return None
+        columns, table = self._columns_of(slot, word, rows), self._board.row_table(slot, rows)
+        first, end = place.row + done, place.row + place.count
+        columns.prepare(first, end - first)
+        table[first:end, Column.KIND :] = (Kind.FIXED, 0, 0)
+
+        def put_odd(row: int, sample: Any) -> None:
+            table[row, Column.KIND :] = (*self._write_one(place.batch, slot, word, rows, row, sample), 0)
+
+        return Sheet(columns, place.row, put_odd)
 
     def _bind(self, batch: int, rows: int, samples: Sequence[Any]) -> tuple[int, int]:
         """Bind the batch to a slot and to the layout of its first good sample; returns both."""

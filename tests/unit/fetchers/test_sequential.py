@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minato._errors import CapturedError
-from minato._fetchers.sequential import fetch_each, fetch_together, has_getitems
+from minato._fetchers.sequential import fetch_each, fetch_onto, fetch_together, has_getitems
 
 
 def capture(error: Exception, key: object) -> CapturedError:
@@ -55,6 +55,43 @@ def test_reseeding_comes_before_each_sample() -> None:
 
     fetch_each(Noting(), ["a", "b"], lambda number: events.append(number), capture)
     assert events == [0, "a", 1, "b"]
+
+
+def test_each_sample_is_put_before_the_next_is_fetched() -> None:
+    events: list[Any] = []
+
+    class Noting(Fragile):
+        def __getitem__(self, key: Any) -> Any:
+            events.append(f"fetch {key}")
+            return super().__getitem__(key)
+
+    class Current:
+        def __setitem__(self, place: int, number: int) -> None:
+            events.append(f"at {number}")
+
+    def put(number: int, sample: Any) -> None:
+        events.append((number, sample if isinstance(sample, int) else type(sample)))
+
+    def reseed(number: int) -> None:
+        events.append(f"seed {number}")
+
+    fetch_onto(put, Noting(), [2, 3], reseed, capture, 7, Current())
+    first = ["at 7", "seed 7", "fetch 2", "at -1", (7, 20)]
+    assert events == [*first, "at 8", "seed 8", "fetch 3", "at -1", (8, CapturedError)]
+
+
+def test_what_is_not_caught_ends_the_run_between_two_samples() -> None:
+    put: list[int] = []
+
+    class Stopping:
+        def __getitem__(self, key: Any) -> Any:
+            if key == 2:
+                raise KeyboardInterrupt
+            return key
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_onto(lambda number, _: put.append(number), Stopping(), [0, 1, 2, 3], None, capture)
+    assert put == [0, 1]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])

@@ -1,0 +1,121 @@
+"""Samples so large that each is written by itself, as soon as it is made: what torch gives, odd ones included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as Reference
+from torch.utils.data import IterableDataset
+
+from .checks import assert_same_outcomes, outcomes
+from .data import Samples
+from .pieces import Pair
+
+SIDE = 160  # a square of float32: 100 kB
+COUNT, BATCH = 60, 12
+
+
+def square(number: int) -> torch.Tensor:
+    return torch.arange(SIDE * SIDE, dtype=torch.float32).view(SIDE, SIDE) + number
+
+
+class Broken:
+    """A sample that cannot be had."""
+
+
+class Fragile(Samples):
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        if isinstance(sample, Broken):
+            raise ValueError(f"sample {index} is broken")
+        return sample
+
+
+class Streamed(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for sample in self.samples[first::step]:
+            if isinstance(sample, Broken):
+                raise ValueError("the stream is broken")
+            yield sample
+
+
+KINDS = {
+    "tensor": square,
+    "tensor and number": lambda n: (square(n), n),
+    "numpy array": lambda n: square(n).numpy(),
+    "dict of two": lambda n: {"image": square(n), "mask": square(n).numpy() > n + 7, "weight": n / 3},
+    "named tuple": lambda n: Pair(square(n), np.float32(n)),
+    "transposed": lambda n: square(n).T,
+    "every other row": lambda n: torch.cat([square(n), square(-n)])[::2],
+    "bfloat16": lambda n: torch.cat([square(n), square(-n)]).bfloat16(),
+    "with text": lambda n: (square(n), f"number {n}"),
+    "bytes of an image": lambda n: square(n).numpy().astype(np.uint8).repeat(4, axis=0),
+}
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_torchs(loader_class, kind, in_order):
+    samples = [KINDS[kind](n) for n in range(COUNT)]
+    # One worker: without an order of its own, torch gives the same batches, and so does minato.
+    arguments = {"batch_size": BATCH, "num_workers": 2 if in_order else 1, "in_order": in_order}
+    got = outcomes(loader_class(Samples(samples), **arguments))
+    assert_same_outcomes(got, outcomes(Reference(Samples(samples), **{**arguments, "in_order": True})))
+
+
+ODD = {
+    "fails": Broken(),
+    "of another shape": (torch.zeros(SIDE, SIDE + 1), 1),
+    "of another dtype": (torch.zeros(SIDE, SIDE, dtype=torch.float64), 1),
+    "with a number of another type": (square(3), 1.5),
+    "with a number too large": (square(3), 2**70),
+    "that needs a gradient": (torch.zeros(SIDE, SIDE, requires_grad=True), 1),
+    "sparse": (torch.eye(SIDE).to_sparse(), 1),
+    "of one part": (square(3),),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("at", [0, 5, 17, COUNT - 1])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_one_is_what_torch_makes_of_it(loader_class, odd, at):
+    samples = [(square(n), n) for n in range(COUNT)]
+    samples[at] = ODD[odd]
+    arguments = {"batch_size": BATCH, "num_workers": 2}
+    got = outcomes(loader_class(Fragile(samples), **arguments))
+    assert_same_outcomes(got, outcomes(Reference(Fragile(samples), **arguments)))
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("count", [COUNT, COUNT - 5])
+def test_a_stream_of_them_is_torchs(loader_class, count, drop_last):
+    stream = Streamed([(square(n), n) for n in range(count)])
+    arguments = {"batch_size": BATCH, "num_workers": 2, "drop_last": drop_last}
+    assert_same_outcomes(outcomes(loader_class(stream, **arguments)), outcomes(Reference(stream, **arguments)))
+
+
+@pytest.mark.parametrize("at", [0, 1, 30, COUNT - 1])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_one_in_a_stream_is_what_torch_makes_of_it(loader_class, odd, at):
+    samples = [(square(n), n) for n in range(COUNT)]
+    samples[at] = ODD[odd]
+    arguments = {"batch_size": BATCH, "num_workers": 2}
+    got = outcomes(loader_class(Streamed(samples), **arguments))
+    assert_same_outcomes(got, outcomes(Reference(Streamed(samples), **arguments)))
+
+
+def test_re_ordered_each_comes_once_and_whole(minato_class):
+    samples = [(square(n), n) for n in range(COUNT)]
+    loader = minato_class(Samples(samples), batch_size=BATCH, shuffle=True, num_workers=2)
+    seen = []
+    for images, numbers in loader:
+        for image, number in zip(images, numbers.tolist(), strict=True):
+            assert torch.equal(image, square(number))
+            seen.append(number)
+    assert sorted(seen) == list(range(COUNT))
