@@ -74,9 +74,10 @@ class Delivery:
         return Delivered(data, samples, nbytes, is_copied=is_large)
 
     def payload(self, fields: Fields) -> tuple[bool, Bytes]:
-        """Whether a ready batch is a full one, and the bytes of its samples or its result."""
-        rows = fields[Batch.ROWS]
-        return samples_in(fields) == rows, self._memory(fields)[table_bytes(rows) :]
+        """Whether a ready batch is a full one, and the bytes of its samples' columns, or else of its heap."""
+        rows, word = fields[Batch.ROWS], fields[Batch.LAYOUT]
+        end = fields[Batch.HEAP_TOP] if word in (0, NO_LAYOUT) else self._book.offsets(word, rows)[-1]
+        return samples_in(fields) == rows, self._memory(fields)[table_bytes(rows) : end]
 
     def stream_state(self, fields: Fields) -> bytes | None:
         """The pickled state of a stream after a batch, if its worker sent one."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from .._records import StreamStart, StreamState
 
+Take = Callable[[int, Any], Any]
+"""Given a sample's number in its batch, and the sample."""
 MOST_FAILURES = 1000  # in a row; a stream that never gives a sample again must not keep its reader busy for ever
 
 
@@ -47,15 +49,16 @@ class Stream:
         """Whether the dataset raised so often in a row, without a sample in between, that it is of no use to go on."""
         return self._failures >= MOST_FAILURES
 
-    def next_batch(self) -> list[Any]:
-        """The next samples: `batch_size` of them, or one if that is None. Empty: the stream has ended."""
+    def next_batch(self, take: Take | None = None) -> list[Any]:
+        """The next samples: `batch_size` of them, or one if that is None. Empty: the stream has ended. With `take`,
+        what it makes of each, before the next is asked for; not for a stream that keeps samples."""
         if self._ended:
             return []
         wanted = 1 if self._batch_size is None else self._batch_size
         batch, self._kept = self._kept, []
         for _ in range(wanted - len(batch)):
             try:
-                batch.append(next(self._samples))
+                sample = next(self._samples)
             except StopIteration:
                 self._ended = True
                 break
@@ -63,6 +66,8 @@ class Stream:
                 if self._keeps:
                     self._note_failure(batch, error)
                 raise
+            batch.append(sample if take is None else take(len(batch), sample))
+            del sample  # the next one uses its memory
         self._kept_before = -1
         return [] if self._drop_last and len(batch) < wanted else batch
 

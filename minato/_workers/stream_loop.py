@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 from torch.utils.data import IterDataPipe
 
 from .._errors import CapturedError
-from .._fetchers.stream import Stream
+from .._fetchers.stream import Stream, Take
 from .._plan import Collate
 from .._queues.control import Batch
 from .._queues.keys import unpickled
 from .._records import Place, Run, StreamStart
 from .datapipes import seed_pipe
 from .stream_account import StreamAccount, skip_batches
-from .writer import BatchWriter
+from .writer import BatchWriter, Sheet
 
 if TYPE_CHECKING:
     from .main import WorkerContext
+
+
+_WRITTEN = object()
+"""In place of a sample that is in its row already."""
 
 
 class StreamLoop:
@@ -54,7 +58,7 @@ class StreamLoop:
                 self._context.sync_dataset()
                 self._stream = None
                 self._stream = self._begin(run)
-            samples = self._stream.next_batch()
+            samples = self._stream.next_batch(self._writes_rows(batch))
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, iterating the dataset"
             hopeless = self._stream is None or self._stream.is_hopeless
@@ -67,7 +71,7 @@ class StreamLoop:
         elif self._by_function:
             self._writer.collate(batch, samples, range(len(samples)), self._save_state)
         else:
-            self._write_rows(batch, samples)
+            self._hand_in(batch, samples)
 
     def _begin(self, run: Run) -> Stream:
         """Begin the epoch of a run, or what is left of it."""
@@ -96,11 +100,31 @@ class StreamLoop:
         if packed is not None:
             self._writer.save_stream_state(batch, packed)
 
-    def _write_rows(self, batch: int, samples: list[object]) -> None:
+    def _writes_rows(self, batch: int) -> Take | None:
+        """What writes each sample of a batch into its row as soon as it is there, where that is better."""
+        if not self._writer.goes_singly or self._by_function or self._context.plan.skips:
+            return None
+        place = Place(batch, 0, self._board.field(batch, Batch.ROWS))
+        sheet: Sheet | None = None
+
+        def write(number: int, sample: object) -> object:
+            nonlocal sheet
+            sheet = sheet or self._writer.sheet(place, number)
+            if sheet is None:
+                self._writer.write(Place(batch, number, 1), [sample])
+            else:
+                sheet.put(number, sample)
+            return _WRITTEN
+
+        return write
+
+    def _hand_in(self, batch: int, samples: list[object]) -> None:
+        """Write what is not written yet, and declare the rows done."""
         if len(samples) < self._board.field(batch, Batch.ROWS):
             self._board.shorten(batch, len(samples))
         place = Place(batch, 0, len(samples))
-        self._writer.write(place, samples)
+        if samples[0] is not _WRITTEN:
+            self._writer.write(place, samples)
         self._save_state(batch)
         if self._board.commit(place, range(len(samples))):
             self._writer.collate_rows(batch)

@@ -522,3 +522,17 @@ class SameHeader(IterableDataset):
 @pytest.mark.filterwarnings("error::minato.errors.RepeatedStreamWarning")
 def test_streams_that_only_begin_alike_are_not_taken_for_repeated_ones():
     assert len(list(minato.DataLoader(SameHeader(), batch_size=4, num_workers=2))) == 30
+
+
+class SameImages(IterableDataset):
+    """Streams that are divided; all images are alike, and only what belongs to them differs."""
+
+    def __iter__(self):
+        for number in range(get_worker_info().id, 100, get_worker_info().num_workers):
+            yield torch.zeros(64, 1024), number
+
+
+@pytest.mark.filterwarnings("error::minato.errors.RepeatedStreamWarning")
+def test_streams_of_large_images_that_are_alike_are_not_taken_for_repeated_ones():
+    loader = minato.DataLoader(SameImages(), batch_size=4, num_workers=2)
+    assert sorted(torch.cat([numbers for _, numbers in loader]).tolist()) == list(range(100))

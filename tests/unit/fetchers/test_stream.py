@@ -38,6 +38,25 @@ def test_batches_are_torchs(count: int, batch_size: int | None, drop_last: bool)
     assert stream.next_batch() == []
 
 
+def test_each_sample_can_be_taken_before_the_next_is_asked_for() -> None:
+    events: list[Any] = []
+
+    class Noting(IterableDataset):
+        def __iter__(self) -> Iterator[int]:
+            for number in range(3):
+                events.append(f"asked for {number}")
+                yield number
+
+    def take(place: int, sample: int) -> str:
+        events.append((place, sample))
+        return f"taken {sample}"
+
+    stream = Stream(Noting(), 2, drop_last=False)
+    assert stream.next_batch(take) == ["taken 0", "taken 1"]
+    assert stream.next_batch(take) == ["taken 2"]
+    assert events == ["asked for 0", (0, 0), "asked for 1", (1, 1), "asked for 2", (0, 2)]
+
+
 def test_a_stream_that_ended_is_not_asked_again() -> None:
     asked = []
 
