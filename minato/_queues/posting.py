@@ -87,9 +87,10 @@ class PostingBoard(Board):
     def _offer_slot(self, slot: int) -> None:
         """Put a slot on the stack of free ones, under all others if it has no memory. Under the lock."""
         words, base, count = self._words, self.control.free_base, self._words[Header.FREE_SLOTS]
-        words[base + count] = slot
-        if count and not self.is_warm(slot):
-            words[base], words[base + count] = slot, words[base]
+        if self.is_warm(slot):
+            words[base + count] = slot
+        else:
+            words[base : base + count + 1] = array("q", [slot, *words[base : base + count]])
         words[Header.FREE_SLOTS] = count + 1
 
     def wake_sleepers(self, most: int) -> list[int]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from minato._queues.control import Batch
+from minato._queues.control import Batch, Header
 from minato._records import EarlyStart
 
 from .crew import Crew
@@ -157,5 +157,23 @@ def test_the_next_batch_goes_into_the_slot_that_came_back_while_the_consumer_wai
             assert crew.hands[0].step(crew.rows)
         assert crew.board.field(1, Batch.SLOT) == used
         crew.check()
+    finally:
+        crew.close()
+
+
+def free_slots(crew: Crew) -> list[int]:
+    words, base = crew.control.words, crew.control.free_base
+    return words[base : base + words[Header.FREE_SLOTS]].tolist()
+
+
+def test_slots_without_memory_are_under_all_others() -> None:
+    crew = Crew(late=False, collates=False, workers=1)
+    try:
+        warm = {1, 2}
+        crew.board.is_warm = warm.__contains__
+        for _ in range(5):
+            crew.post()
+        assert sorted(free_slots(crew)) == [0, 1, 2, 3, 4]
+        assert set(free_slots(crew)[-2:]) == warm
     finally:
         crew.close()
