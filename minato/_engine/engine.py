@@ -6,29 +6,23 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterable
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from .._errors import InternalError, WorkerDied
-from .._plan import LoaderPlan, Order, Source
-from .._protocols import RemoteSide
+from .._plan import Order, Source
 from .._queues.board import Fields, samples_in
 from .._queues.control import Batch
 from .._records import LoaderStats
-from .._workers.program import Program
-from .._workers.sync import DatasetWatch
 from .ahead import Forecast
 from .beforehand import Beforehand
 from .delivery import Delivered, hand_out
 from .feeds import Epoch, StreamFeed
 from .interrupts import Uninterrupted
 from .lifetime import closed_error, keep_until_exit, release
-from .memory import MemoryKeeper
-from .observing import KeptProfile, queue_lengths
-from .parts import Parts, assemble
+from .observing import queue_lengths
+from .parts import Parts
 from .progress import Handover, Track
-from .totals import Totals
 from .twins import Twins
 from .waiting import Waiting
 
@@ -36,28 +30,15 @@ from .waiting import Waiting
 class Engine:
     """A pool of workers and the batches between them and the user. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        plan: LoaderPlan,
-        program: Program,
-        context: BaseContext,
-        base_seed: int,
-        totals: Totals,
-        profile: KeptProfile,
-        keeper: MemoryKeeper,
-        first_epoch: int = 0,
-        remote: RemoteSide | None = None,
-    ) -> None:
-        """`first_epoch`: the number of the epoch to begin with, of those of the base seed. `remote`: other machines."""
-        self._plan = plan
-        self._base_seed = base_seed
+    def __init__(self, parts: Parts) -> None:
+        """Whatever may fail has been done by `assemble`."""
+        self._parts = parts
+        self._plan = plan = parts.plan
         self._pid = os.getpid()
         self._closed = False
         self._in_use = threading.RLock()  # held by the thread that awaits or delivers; `close` may come from another
         self._uninterrupted = Uninterrupted()
-        self._keeper = keeper
-        self._parts = parts = assemble(plan, program, context, base_seed, totals, profile, keeper, first_epoch, remote)
-        self._totals = totals
+        self._totals = parts.totals
         self._board = parts.board
         self._slots = parts.slots
         self._pool = parts.pool
@@ -70,7 +51,6 @@ class Engine:
         # Where failures may have to be seen to, every batch is taken by the consumer.
         self._prepares = parts.mender is None
         self._twins = Twins(plan.worker.num_workers if plan.worker.source is Source.ITERABLE else 0)
-        self._watch = DatasetWatch(program.dataset) if plan.persistent else None
         keep_until_exit(self)
 
     def _make_waiting(self, parts: Parts) -> Waiting:
@@ -110,7 +90,8 @@ class Engine:
 
     def _send_dataset_changes(self) -> bool:
         """Tell persistent workers what changed on the dataset; True if nothing did."""
-        if self._watch is None or (changes := self._watch.changes()) is None:
+        watch = self._parts.watch
+        if watch is None or (changes := watch.changes()) is None:
             return True
         self._board.send_update(changes)
         return False
@@ -118,9 +99,8 @@ class Engine:
     def track(self) -> Track:
         """The epoch that has begun, to be watched."""
         epochs = self._epochs
-        return Track(
-            self._epochs.current, self._base_seed, epochs.number, lock=self._in_use, following=epochs.following
-        )
+        base_seed = self._parts.base_seed
+        return Track(epochs.current, base_seed, epochs.number, lock=self._in_use, following=epochs.following)
 
     # ---- batches --------------------------------------------------------------------------------------------------
 
@@ -236,7 +216,7 @@ class Engine:
 
     def _deliver(self, batch: int, fields: Fields) -> Delivered:
         feed = self._epochs.current
-        if type(feed) is StreamFeed:
+        if type(feed) is StreamFeed:  # `isinstance` takes a call of Python's, since feeds are abstract
             if not self._twins.is_over:
                 self._twins.look(feed.worker_of(batch), *self._delivery.payload(fields))
             feed.delivered(batch, self._delivery.stream_state(fields))
@@ -322,7 +302,7 @@ class Engine:
         self._closed = True
         release(self)
         with contextlib.ExitStack() as steps:  # from the last to the first, each whatever becomes of the others
-            steps.callback(self._keeper.give_back, self._parts.memory)
+            steps.callback(self._parts.keeper.give_back, self._parts.memory)
             steps.callback(self._board.control.close)
             steps.callback(self._pool.stop)
             self._away.close()

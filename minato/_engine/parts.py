@@ -14,6 +14,7 @@ from .._queues.posting import PostingBoard
 from .._scheduler.window import Window
 from .._workers.pool import WorkerPool
 from .._workers.program import Program
+from .._workers.sync import DatasetWatch
 from .away import Nobody, make_away
 from .casualties import Casualties
 from .delivery import Delivery
@@ -33,10 +34,13 @@ class Parts:
     """All of them. The pool has not been started."""
 
     plan: LoaderPlan
+    base_seed: int
     totals: Totals
     """The loader's."""
     profile: KeptProfile
     """The loader's."""
+    keeper: MemoryKeeper
+    """The loader's: where the memory comes from, and goes back to."""
     memory: BatchMemory
     board: PostingBoard
     window: Window
@@ -53,6 +57,8 @@ class Parts:
     hangs: Hangs | None
     """None: batches are waited for without a timeout."""
     epochs: Epochs
+    watch: DatasetWatch | None
+    """Of what changes on the dataset, if the workers are to live on."""
 
     @property
     def slots(self) -> Slots:
@@ -67,10 +73,11 @@ def assemble(
     totals: Totals,
     profile: KeptProfile,
     keeper: MemoryKeeper,
-    first_epoch: int,
-    remote: RemoteSide | None,
+    first_epoch: int = 0,
+    remote: RemoteSide | None = None,
 ) -> Parts:
-    """The parts of a new engine. What is there already is given back if the rest cannot be had."""
+    """The parts of a new engine. What is there already is given back if the rest cannot be had. `first_epoch`: the
+    number of the epoch to begin with, of those of the base seed. `remote`: other machines."""
     # Batches from the oldest with an undelivered sample to the newest: bounds how far a sample falls behind.
     span = 1 + (plan.most_window if plan.worker.order is Order.IN_ORDER else plan.max_deferral)
     window = Window(plan.window, plan.memory_budget or 0, plan.first_window, plan.depth)
@@ -85,25 +92,30 @@ def assemble(
         pool = WorkerPool(board, plan.worker, program, context, base_seed)
         undo.callback(pool.stop)
         away = make_away(remote, plan, program, base_seed, board, pool, window)
+        undo.callback(away.close)
+        foresight = make_foresight(plan, program.dataset, board, profile.profile, window)
+        mender = Mender(board, memory.slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
+        casualties = Casualties(board, pool, memory.slots, plan, totals, mender)
+        pace = Pace(board, pool, window, plan.worker.source is Source.ITERABLE)
+        parts = Parts(
+            plan=plan,
+            base_seed=base_seed,
+            totals=totals,
+            profile=profile,
+            keeper=keeper,
+            memory=memory,
+            board=board,
+            window=window,
+            pool=pool,
+            away=away,
+            delivery=Delivery(board, memory.slots),
+            times=SampleTimes(board, profile, totals, foresight),
+            scaler=make_scaler(plan, pool, board, window, totals, profile.recorder),
+            mender=mender,
+            casualties=casualties,
+            hangs=Hangs(board, pool, plan, casualties, mender) if plan.timeout and mender is not None else None,
+            epochs=Epochs(plan, base_seed, board, memory.slots, away, window, foresight, pace, span, first_epoch),
+            watch=DatasetWatch(program.dataset) if plan.persistent else None,
+        )
         undo.pop_all()
-    foresight = make_foresight(plan, program.dataset, board, profile.profile, window)
-    mender = Mender(board, memory.slots, plan, totals) if plan.worker.mends or plan.timeout > 0 else None
-    casualties = Casualties(board, pool, memory.slots, plan, totals, mender)
-    pace = Pace(board, pool, window, plan.worker.source is Source.ITERABLE)
-    return Parts(
-        plan=plan,
-        totals=totals,
-        profile=profile,
-        memory=memory,
-        board=board,
-        window=window,
-        pool=pool,
-        away=away,
-        delivery=Delivery(board, memory.slots),
-        times=SampleTimes(board, profile, totals, foresight),
-        scaler=make_scaler(plan, pool, board, window, totals, profile.recorder),
-        mender=mender,
-        casualties=casualties,
-        hangs=Hangs(board, pool, plan, casualties, mender) if plan.timeout and mender is not None else None,
-        epochs=Epochs(plan, base_seed, board, memory.slots, away, window, foresight, pace, span, first_epoch),
-    )
+    return parts

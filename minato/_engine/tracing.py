@@ -32,7 +32,7 @@ from .inline import InlineMap, InlineStream
 from .inline_ahead import ConcurrentMap
 from .inline_tracing import FetchNote
 from .interrupts import Uninterrupted
-from .parts import Parts
+from .parts import Parts, assemble
 from .totals import Totals
 from .waiting import Waiting
 
@@ -127,7 +127,7 @@ class TracedWaiting(Waiting):
 class TracedEngine(Engine):
     """An engine whose work is recorded."""
 
-    def __init__(self, recorder: Recorder, pool: int, plan: LoaderPlan, *args: Any) -> None:
+    def __init__(self, recorder: Recorder, pool: int, parts: Parts) -> None:
         self._recorder = recorder
         self.log = PoolLog(recorder, pool)
         self._put = recorder.put
@@ -135,7 +135,7 @@ class TracedEngine(Engine):
         self._look_ns = 0
         self._let_go = weakref.finalize(self, recorder.let_go)
         self._let_go.atexit = False
-        super().__init__(plan, *args)
+        super().__init__(parts)
         if self._parts.scaler is not None:
             self._parts.scaler.on_decision = self.log.decided
 
@@ -212,9 +212,14 @@ class TracedEngine(Engine):
 def make_engine(plan: LoaderPlan, *args: Any) -> Engine:
     """The engine of a plan."""
     if plan.trace is None:
-        return Engine(plan, *args)
+        return Engine(assemble(plan, *args))
     recorder, spec = open_pool(plan.trace, rank())
-    return TracedEngine(recorder, spec.pool, replace(plan, worker=replace(plan.worker, trace=spec)), *args)
+    try:
+        parts = assemble(replace(plan, worker=replace(plan.worker, trace=spec)), *args)
+    except BaseException:
+        recorder.let_go()
+        raise
+    return TracedEngine(recorder, spec.pool, parts)
 
 
 class TracedInline:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+import torch.utils.data
 
 
 def lists(loader):
@@ -60,6 +61,12 @@ def assert_same_outcomes(got, expected):
             assert heart(reference) in told(mine), f"batch {place}"
         else:
             assert_same(mine, reference, f"batch {place}")
+
+
+def assert_as_reference(loader_class, dataset, **arguments):
+    """Batch for batch, error for error, what torch's loader gives."""
+    got = outcomes(loader_class(dataset, **arguments))
+    assert_same_outcomes(got, outcomes(torch.utils.data.DataLoader(dataset, **arguments)))
 
 
 def assert_same(got, expected, where="batch"):

@@ -7,19 +7,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader as Reference
 
-from .checks import assert_same, assert_same_outcomes, heart, outcomes, told
+from .checks import assert_as_reference, assert_same, assert_same_outcomes, heart, outcomes, told
 from .data import Samples
 from .pieces import Pair, Reading, as_is, pad
 
 UNEQUAL = "stack expects each tensor to be equal size"
 UNEQUAL_IN_A_WORKER = "Trying to resize storage that is not resizable"
-
-
-def assert_as_reference(loader_class, samples, **arguments):
-    """Batch for batch, error for error, what torch's loader gives."""
-    assert_same_outcomes(
-        outcomes(loader_class(Samples(samples), **arguments)), outcomes(Reference(Samples(samples), **arguments))
-    )
 
 
 # --------------------------------------------------------------------------------------------- two samples in one batch
@@ -141,30 +134,30 @@ ODD = {
 def test_one_odd_sample_spoils_or_changes_its_own_batch_only(loader_class, num_workers, odd, place):
     samples = [torch.full((2,), float(i)) for i in range(20)]
     samples[place] = odd
-    assert_as_reference(loader_class, samples, batch_size=3, num_workers=num_workers)
+    assert_as_reference(loader_class, Samples(samples), batch_size=3, num_workers=num_workers)
 
 
 def test_one_integer_among_floats_and_one_float_among_integers(loader_class, num_workers):
     samples = [{"x": float(i), "y": i} for i in range(12)]
     samples[4] = {"x": 4, "y": 4.5}
-    assert_as_reference(loader_class, samples, batch_size=3, num_workers=num_workers)
+    assert_as_reference(loader_class, Samples(samples), batch_size=3, num_workers=num_workers)
 
 
 def test_whole_batches_may_differ_from_each_other(loader_class, num_workers):
     shapes = [(2,), (3,), (0,), (2, 2), (1,), ()]
     samples = [torch.full(shape, float(i)) for i, shape in enumerate(shapes) for _ in range(2)]
     samples += [torch.ones(2, dtype=torch.int8)] * 2 + ["text"] * 2 + [{"a": 1}] * 2 + [torch.ones(2)]
-    assert_as_reference(loader_class, samples, batch_size=2, num_workers=num_workers)
+    assert_as_reference(loader_class, Samples(samples), batch_size=2, num_workers=num_workers)
 
 
 def test_batches_may_grow_and_shrink(loader_class, num_workers):
     samples = [torch.full((size,), size) for size in (1, 10_000, 1, 200_000, 3, 1_000) for _ in range(2)]
-    assert_as_reference(loader_class, samples, batch_size=2, num_workers=num_workers)
+    assert_as_reference(loader_class, Samples(samples), batch_size=2, num_workers=num_workers)
 
 
 def test_variable_shapes_suit_a_collate_fn_that_pads(loader_class, num_workers):
     samples = [torch.arange(1, size + 1) for size in (3, 1, 4, 1, 5, 9, 2, 6)]
-    assert_as_reference(loader_class, samples, batch_size=3, num_workers=num_workers, collate_fn=pad)
+    assert_as_reference(loader_class, Samples(samples), batch_size=3, num_workers=num_workers, collate_fn=pad)
 
 
 def test_variable_shapes_suit_a_collate_fn_that_makes_lists(loader_class, num_workers):

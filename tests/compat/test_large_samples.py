@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader as Reference
 from torch.utils.data import IterableDataset
 
-from .checks import assert_same_outcomes, outcomes
+from .checks import assert_as_reference, assert_same_outcomes, outcomes
 from .data import Samples
 from .pieces import Pair
 
@@ -87,17 +87,14 @@ ODD = {
 def test_an_odd_one_is_what_torch_makes_of_it(loader_class, odd, at):
     samples = [(square(n), n) for n in range(COUNT)]
     samples[at] = ODD[odd]
-    arguments = {"batch_size": BATCH, "num_workers": 2}
-    got = outcomes(loader_class(Fragile(samples), **arguments))
-    assert_same_outcomes(got, outcomes(Reference(Fragile(samples), **arguments)))
+    assert_as_reference(loader_class, Fragile(samples), batch_size=BATCH, num_workers=2)
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("count", [COUNT, COUNT - 5])
 def test_a_stream_of_them_is_torchs(loader_class, count, drop_last):
     stream = Streamed([(square(n), n) for n in range(count)])
-    arguments = {"batch_size": BATCH, "num_workers": 2, "drop_last": drop_last}
-    assert_same_outcomes(outcomes(loader_class(stream, **arguments)), outcomes(Reference(stream, **arguments)))
+    assert_as_reference(loader_class, stream, batch_size=BATCH, num_workers=2, drop_last=drop_last)
 
 
 @pytest.mark.parametrize("at", [0, 1, 30, COUNT - 1])
@@ -105,9 +102,7 @@ def test_a_stream_of_them_is_torchs(loader_class, count, drop_last):
 def test_an_odd_one_in_a_stream_is_what_torch_makes_of_it(loader_class, odd, at):
     samples = [(square(n), n) for n in range(COUNT)]
     samples[at] = ODD[odd]
-    arguments = {"batch_size": BATCH, "num_workers": 2}
-    got = outcomes(loader_class(Streamed(samples), **arguments))
-    assert_same_outcomes(got, outcomes(Reference(Streamed(samples), **arguments)))
+    assert_as_reference(loader_class, Streamed(samples), batch_size=BATCH, num_workers=2)
 
 
 def test_re_ordered_each_comes_once_and_whole(minato_class):

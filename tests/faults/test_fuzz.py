@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
 from minato import DataLoader
+from minato._queues import columns
 
 from .tools import running
 
@@ -315,6 +316,14 @@ def test_any_loader_delivers_what_the_model_says(case, seed):
 @given(case=cases(kills=True), seed=st.integers(0, 1000))
 def test_any_loader_delivers_what_the_model_says_while_workers_are_killed(case, seed):
     check(case, seed)
+
+
+@fuzz
+@given(case=cases(kills=True), seed=st.integers(0, 1000))
+def test_the_same_where_each_sample_is_written_by_itself(case, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_LARGE_LEAF", 0)
+        check(case, seed)
 
 
 @fuzz
