@@ -64,12 +64,18 @@ class Engine:
         self._epochs.forecast = forecast
         try:
             with self._in_use, self._uninterrupted:
-                # First, as torch does: workers come up while the sampler is asked.
-                self._pool.start(self._parts.memory.arena)
                 self._epochs.begin(sampler, seed)
+                self._pool.start(self._parts.memory.arena, self._post_for_first_worker)
+                self._epochs.top_up()
         except BaseException:
             self.close()
             raise
+
+    def _post_for_first_worker(self) -> None:
+        """A worker that comes up finds something to do while others are still being forked. Code of the user's is not
+        run before all are, as with torch: they might inherit what it did."""
+        if self._epochs.current.may_be_posted_aside:
+            self._epochs.top_up()
 
     def start_epoch(self, sampler: Iterable[Any], seed: int | None) -> None:
         """Begin another epoch with the same workers; what was left of the one before is abandoned."""

@@ -70,16 +70,13 @@ class Epochs:
 
     # ---- from epoch to epoch ----------------------------------------------------------------------------------------
 
-    def begin(self, sampler: Epoch, seed: int | None) -> None:
-        """Begin the first epoch. `seed`: if it is not to be derived from the base seed."""
-        self._begin(sampler, seed)
-
-    def _begin(self, sampler: Epoch, seed: int | None, before: Feed | None = None) -> None:
+    def begin(self, sampler: Epoch, seed: int | None, before: Feed | None = None) -> None:
+        """Begin an epoch, the first or one after `before`; `top_up` posts its first batches. `seed`: if it is not to be
+        derived from the base seed."""
         self.number += 1
         self.current = self._make_feed(self.number, sampler, seed)
         if isinstance(before, StreamFeed) and isinstance(self.current, StreamFeed):
             self.current.follow(before)
-        self.top_up()
 
     def begin_next(self, sampler: Iterable[Any], seed: int | None, unchanged: bool) -> bool:
         """Begin another epoch, the one that is under way ahead if it is the same; what was left of the one before is
@@ -87,7 +84,8 @@ class Epochs:
         ahead, self.ahead = self.ahead, None
         if ahead is None or not self._may_adopt(sampler, unchanged):
             self._abandon(self.current, ahead)
-            self._begin(sampler, seed, before=self.current)
+            self.begin(sampler, seed, before=self.current)
+            self.top_up()
             return False
         self.current, self.number = ahead, ahead.epoch
         self.top_up()

@@ -11,6 +11,7 @@ COLLATED_TARGET_S = 10e-3  # seconds, where a worker that has a whole batch is s
 MOST_BYTES = 8 << 20  # of samples waiting to be written: a bound on what a worker holds beyond its slot
 _FIRST_RUNS = 6  # in which a run grows to what it should be; later ones are short for other reasons
 GROWTH = 4  # a run is at most so many times the last one: the estimate may be wrong
+_SLACK = 4  # a run may be longer by one in so many: batches are cut into even runs, which are shorter than wished for
 _MEMORY = 0.9  # weight of the past in the running mean, per run
 _SHARE_OF_SLOWEST = 0.05  # a slow sample seen lately makes runs short, for the sake of those behind the next one
 _LONG_MEMORY = 0.995  # weight of the past of the slowest sample, per run: one in a hundred samples is not forgotten
@@ -40,6 +41,7 @@ class ChunkSizer:
         self._since_slow = _AGAIN_WITHIN
         """Runs since the last one with a slow sample."""
         self._last = 1
+        """Samples of the last run, or of a longer one before it that nothing speaks against."""
         self._runs = 0
         self._sample_bytes = 0
         self._most_behind = 1
@@ -53,6 +55,8 @@ class ChunkSizer:
     def observe(self, count: int, seconds: float) -> None:
         """A run of `count` samples took `seconds`."""
         each, is_first = seconds / max(1, count), self._mean_s is None
+        # Fewer than were wished for: a batch had no more, which says nothing against longer runs.
+        self._last = max(count, min(self._last, self.size()))
         self._mean_s = self._updated(each)
         # One slow sample of a run hides in the run's mean; what it cost is what the run took beyond the usual.
         beyond = seconds - (count - 1) * self._mean_s
@@ -64,7 +68,6 @@ class ChunkSizer:
             if self._since_slow <= _AGAIN_WITHIN:
                 self._slowest_s = max(self._slowest_s, slow_s)
             self._since_slow = 0
-        self._last = count
         self._runs += 1
 
     def _updated(self, each: float) -> float:
@@ -95,12 +98,13 @@ class ChunkSizer:
         return self._slowest_s <= _SLOW_S and not self._pairs_up
 
     def size(self, in_parts: bool = False) -> int:
-        """Samples the next run should have: one until a sample's cost is known. `in_parts`: they are written while
-        others of the run are still to be made, so that their size is no matter."""
+        """Samples the next run should have at most: one until a sample's cost is known. `in_parts`: they are written
+        while others of the run are still to be made, so that their size is no matter."""
         if self._mean_s is None:
             return 1
         by_bytes = 1 << 30 if in_parts or not self._sample_bytes else MOST_BYTES // self._sample_bytes
-        usual = MOST_IN_LANE if self._pairs_up else min(int(self._target_s / max(self._mean_s, 1e-9)), self._by_slow)
+        usual = int(self._target_s / max(self._mean_s, 1e-9))
+        usual = MOST_IN_LANE if self._pairs_up else min(usual + usual // _SLACK, self._by_slow)
         return max(1, min(usual, GROWTH * self._last, by_bytes, self._most))
 
     @property

@@ -160,9 +160,9 @@ def _split(node: Branch, values: Sequence[Any]) -> Sequence[Sequence[Any]]:
         if set(map(tuple, values)) != {node.keys}:  # default_collate keeps the first sample's order
             raise NoLayout
         return [[value[key] for value in values] for key in node.keys]
-    if set(map(len, values)) != {len(node.children)}:
+    if len(values[0]) != len(node.children):
         raise NoLayout
-    return list(zip(*values, strict=True))
+    return list(zip(*values, strict=True))  # raises if another is longer or shorter
 
 
 def _write_leaf(leaf: Leaf, values: Sequence[Any], column: torch.Tensor, array: Any, row: int) -> bool:

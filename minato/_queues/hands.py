@@ -58,7 +58,7 @@ class HandsOnBoard(Board):
             count = tickets
         else:
             posted = (words[Header.PUBLISHED] - number) * tickets - first
-            count = min(want, tickets - first, self._share(tickets, posted))
+            count = _evenly(tickets - first, min(want, self._share(tickets, posted)))
         rows = self._rows_at_hand(words[at + Batch.EPOCH]) if with_rows and count > 1 else 0
         count = min(count, rows or count, *(place - first for place in early if place > first))
         words[at + Batch.PULLED] = stepped_over(self.control, number, first + count) if early else first + count
@@ -177,6 +177,12 @@ class HandsOnBoard(Board):
         self._words[self._me + Worker.COUNT] -= count
         phase = Phase.COLLATING if self._words[self._me + Worker.COLLATE] else Phase.FETCHING
         self._enter(phase if self._words[self._me + Worker.COUNT] or phase == Phase.COLLATING else Phase.IDLE)
+
+
+def _evenly(tickets: int, most: int) -> int:
+    """How many of `tickets` to take at once, `most` at a time: not all but a few, for whoever comes next would have
+    those few as a run of their own."""
+    return -(-tickets // -(-tickets // most))
 
 
 def _share(tickets: int, posted: int, workers: int) -> int:

@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -86,14 +86,17 @@ class WorkerPool:
 
     # ---- start ----------------------------------------------------------------------------------------------------
 
-    def start(self, arena: Arena) -> None:
-        """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started."""
+    def start(self, arena: Arena, after_first: Callable[[], object]) -> None:
+        """Start all workers. Raises if the user's objects cannot be pickled; then nothing was started. `after_first` is
+        called once the first is forked: each fork takes a while, and the others come after it."""
         workers = range(self._plan.num_workers)
         self._board.set_active(len(workers))
         all_generators()  # found here once, not by every forked worker
         if self._forks:
             for worker in workers:
                 self._start_one(worker)
+                if worker == 0:
+                    after_first()
             return
         assert self._program is not None
         if programs.store(self._program, arena):

@@ -28,6 +28,38 @@ def base_seed():
     return int(torch.empty((), dtype=torch.int64).random_(generator=torch.Generator().manual_seed(SEED)))
 
 
+class Marking(torch.utils.data.Sampler):
+    """Leaves a mark on the dataset as soon as it is asked for a sample."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __iter__(self):
+        self.dataset.mark = 1
+        yield from range(len(self.dataset))
+
+
+class Marked(torch.utils.data.Dataset):
+    mark = 0
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return self.mark
+
+
+def test_all_workers_are_forked_before_a_sampler_of_the_users_is_asked(loader_class):
+    """None of them inherits what it does then."""
+    dataset = Marked()
+    loader = loader_class(dataset, 2, sampler=Marking(dataset), num_workers=3, multiprocessing_context="fork")
+    assert torch.cat(list(loader)).tolist() == [0] * 12
+    assert dataset.mark == 1
+
+
 # -------------------------------------------------------------------------------------------------- what a worker knows
 
 

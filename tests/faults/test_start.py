@@ -8,11 +8,14 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from minato import DataLoader
+from minato._queues.posting import PostingBoard
+from minato._workers.pool import WorkerPool
 
-from .data import Rows, Signs
+from .data import DiesOnce, Rows, Signs
+from .tools import caught_warnings
 
 
 class BehindGate:
@@ -25,6 +28,38 @@ class BehindGate:
         self.marks.sign("started")
         self.gate.wait()
         self.marks.sign("passed")
+
+
+class SignsSamples(Rows):
+    """Signs for every sample that is made."""
+
+    def __init__(self, length, marks):
+        super().__init__(length)
+        self.marks = marks
+
+    def __getitem__(self, index):
+        self.marks.sign("fetched")
+        return super().__getitem__(index)
+
+
+class SignsStream(IterableDataset):
+    """The same, as a stream."""
+
+    def __init__(self, length, marks):
+        self.rows = SignsSamples(length, marks)
+
+    def __iter__(self):
+        return (self.rows[index] for index in range(len(self.rows)))
+
+
+def signed_first(method, marks):
+    """Sign before the method is called."""
+
+    def call(self, index):
+        marks.sign("fetched")
+        return method(self, index)
+
+    return call
 
 
 def test_iter_returns_while_workers_are_starting(gate, marks):
@@ -57,6 +92,52 @@ def test_an_iterator_may_be_left_while_its_workers_are_starting(gate, marks):
     del iterator
     assert time.monotonic() - started < 5
     assert marks.pids("passed") == []
+
+
+def hold_back_second_fork(monkeypatch, until):
+    """Call `until` before the second worker is forked."""
+    start_one = WorkerPool._start_one
+
+    def start(pool, worker):
+        if worker == 1:
+            until()
+        start_one(pool, worker)
+
+    monkeypatch.setattr(WorkerPool, "_start_one", start)
+
+
+@pytest.mark.parametrize("shuffle", [False, True], ids=["sequential", "shuffled"])
+def test_the_first_worker_has_work_before_others_are_forked(shuffle, marks, monkeypatch):
+    hold_back_second_fork(monkeypatch, lambda: marks.wait_for("fetched", 1))
+    loader = DataLoader(SignsSamples(8, marks), 4, shuffle=shuffle, num_workers=2)
+    assert sorted(torch.cat(list(loader))[:, 0].tolist()) == list(range(8))
+
+
+def test_a_stream_begins_before_the_workers_of_others_are_forked(marks, monkeypatch):
+    hold_back_second_fork(monkeypatch, lambda: marks.wait_for("fetched", 1))
+    loader = DataLoader(SignsStream(8, marks), 4, num_workers=2)
+    assert sorted(torch.cat(list(loader))[:, 0].tolist()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+
+
+def test_a_worker_that_dies_before_others_are_forked_loses_nothing(in_order, marks, monkeypatch):
+    hold_back_second_fork(monkeypatch, lambda: marks.wait_for("fetched", 1))
+    dataset = DiesOnce(8, range(8), marks)
+    monkeypatch.setattr(DiesOnce, "__getitem__", signed_first(DiesOnce.__getitem__, marks))
+    loader = DataLoader(dataset, 4, shuffle=True, in_order=in_order, num_workers=2, max_worker_restarts=100)
+    with caught_warnings():
+        assert sorted(torch.cat(list(loader))[:, 0].tolist()) == list(range(8))
+
+
+def test_an_error_while_the_first_batches_are_posted_leaves_nothing_behind(monkeypatch):
+    """Between the first fork and the second: the worker that is there is ended again."""
+
+    def fail(*_, **__):
+        raise MemoryError("no room for tickets")
+
+    monkeypatch.setattr(PostingBoard, "publish", fail)
+    with pytest.raises(MemoryError, match="no room for tickets"):
+        iter(DataLoader(Rows(8), 4, num_workers=2))
+    assert multiprocessing.active_children() == []
 
 
 # ------------------------------------------------------------------------------------------------------------- pickles

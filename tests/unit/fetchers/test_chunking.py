@@ -27,16 +27,17 @@ def after(*runs: tuple[int, float], target_s: float = 2e-3, sample_bytes: int = 
         ([(1, 1e-6)], GROWTH),
         ([(1, 1e-6), (4, 4e-6)], GROWTH * 4),
         ([(1, 0.0)], GROWTH),
-        ([(100, 100 * 1e-5)], 200),
+        ([(100, 100 * 1e-5)], 250),
+        ([(4, 4 * 0.7e-3)], 2),
     ],
-    ids=["unknown", "half", "whole", "dear", "cheap", "still cheap", "nothing", "known well"],
+    ids=["unknown", "half", "whole", "dear", "cheap", "still cheap", "nothing", "known well", "a few"],
 )
-def test_a_run_aims_at_the_target(runs: list[tuple[int, float]], expected: int) -> None:
+def test_a_run_aims_at_the_target_and_a_quarter_more(runs: list[tuple[int, float]], expected: int) -> None:
     assert after(*runs) == expected
 
 
 def test_a_larger_target_gives_longer_runs() -> None:
-    run = (100, 100 * 1e-5)
+    run = (200, 200 * 1e-5)
     assert after(run, target_s=4e-3) == 2 * after(run, target_s=2e-3)
 
 
@@ -91,7 +92,7 @@ def sized_after_slow(batch_size: int | None, each: float = 2e-3) -> int:
 def test_runs_stay_longer_where_those_behind_a_slow_sample_keep_nobody_waiting() -> None:
     assert sized_after_slow(None) <= 2
     assert sized_after_slow(16) == 4, "a quarter of a batch"
-    assert sized_after_slow(64) == 4, "as many as make up the usual time of a run"
+    assert sized_after_slow(64) == 5, "as many as make up the usual time of a run, and a quarter more"
     assert sized_after_slow(3) == sized_after_slow(None), "a quarter of a small batch is nothing"
 
 
@@ -145,7 +146,24 @@ def test_large_samples_that_are_written_as_they_come_are_taken_as_small_ones(sam
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 100)), max_size=30), st.integers(0, 1 << 30))
 def test_a_run_is_never_empty_nor_grows_too_fast(runs: list[tuple[int, float]], sample_bytes: int) -> None:
     size = after(*runs, sample_bytes=sample_bytes)
-    assert 1 <= size <= max(1, GROWTH * runs[-1][0] if runs else 1)
+    assert 1 <= size <= (GROWTH * max(1, *(count for count, _ in runs)) if runs else 1)
+
+
+def test_a_run_that_was_cut_short_does_not_make_the_next_ones_short() -> None:
+    """The end of a batch, or of what was posted: that says nothing about what a sample costs."""
+    known = [(1, 1e-5), (4, 4e-5), (16, 16e-5), (64, 64e-5)]
+    assert after(*known, (1, 1e-5)) == after(*known)
+
+
+def test_a_run_that_was_meant_to_be_short_makes_the_next_ones_grow_slowly() -> None:
+    sizer = ChunkSizer(2e-3)
+    for count in (1, 4, 16, 64):
+        sizer.observe(count, count * 1e-5)
+    sizer.observe(200, 200 * 2e-3)
+    assert sizer.size() == 1
+    sizer.observe(1, 1e-9)
+    sizer.observe(1, 1e-9)
+    assert sizer.size() <= GROWTH
 
 
 @pytest.mark.parametrize(

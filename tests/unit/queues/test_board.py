@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from minato._queues.control import Batch, Header
-from minato._records import EarlyStart
+from minato._records import EarlyStart, Run
 
 from .crew import Crew
 
@@ -175,5 +175,35 @@ def test_slots_without_memory_are_under_all_others() -> None:
             crew.post()
         assert sorted(free_slots(crew)) == [0, 1, 2, 3, 4]
         assert set(free_slots(crew)[-2:]) == warm
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in order", "overtaking"])
+@pytest.mark.parametrize(
+    ("tickets", "want", "expected"),
+    [
+        (100, 100, [100]),
+        (100, 99, [50, 50]),
+        (100, 40, [34, 33, 33]),
+        (100, 34, [34, 33, 33]),
+        (7, 3, [3, 2, 2]),
+        (7, 1, [1] * 7),
+        (1, 5, [1]),
+    ],
+)
+def test_a_batch_is_cut_into_even_runs_none_longer_than_wished_for(
+    late: bool, tickets: int, want: int, expected: list[int]
+) -> None:
+    """A few tickets that are left over would be a run of their own."""
+    crew = Crew(late, collates=False, workers=1)
+    try:
+        crew.post(tickets)
+        runs = []
+        while sum(runs) < tickets:
+            run = crew.hands[0].board.pull(want, with_rows=late)
+            assert isinstance(run, Run)
+            runs.append(len(run.keys))
+        assert runs == expected
     finally:
         crew.close()
