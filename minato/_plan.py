@@ -94,6 +94,8 @@ class WorkerPlan:
     """Each worker is kept on one core."""
     nice: int = 0
     """How much lower the priority of workers is."""
+    spare_bytes: int = 0
+    """Freed memory that a worker may keep for its next large samples and batches."""
     trace: TraceSpec | None = None
     """Where workers record what they do; None: they do not."""
 

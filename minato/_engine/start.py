@@ -104,8 +104,10 @@ def start_engine(
     opening = _open(plan, dataset, sampler, generator, resumed)
     if opening.is_drawn:
         shared_pipe_seed(dataset, generator)  # torch draws one more that it does not use; seeded programs stay in step
-    if plan.memory_budget is None:
-        plan = replace(plan, memory_budget=default_memory_budget())
+    budget = default_memory_budget() if plan.memory_budget is None else plan.memory_budget
+    # Beside the batches, half as much again in all workers together.
+    spare_bytes = budget // (2 * max(1, plan.most_workers))
+    plan = replace(plan, memory_budget=budget, worker=replace(plan.worker, spare_bytes=spare_bytes))
     program = replace(_program(plan, dataset), layer=layer)
     engine = make_engine(plan, program, context, opening.base_seed, totals, profile, keeper, opening.number, remote)
     engine.start(opening.epoch, forecast, opening.pipe_seed)

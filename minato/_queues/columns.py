@@ -17,7 +17,7 @@ import torch
 from .layout import Branch, Layout, Leaf, Node, NoLayout, Text, is_plain
 from .mapping import Bytes, prefault
 
-_WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
+WORTH_MAPPING = 16 * 1024  # bytes; that much of a column is mapped ahead of being written
 _LARGE_LEAF = 64 * 1024  # bytes; from here on it costs more to fetch a leaf into the cache again than to write it alone
 _dtype_of = attrgetter("dtype")
 _UNFIT = (NoLayout, KeyError, ValueError, RuntimeError, OverflowError, TypeError)
@@ -83,7 +83,7 @@ class Columns:
     def _touch(self, first: int, last: int) -> None:
         """This process writes these rows for the first time."""
         for offset, row_bytes in self._sizes:
-            if (last - first) * row_bytes >= _WORTH_MAPPING:
+            if (last - first) * row_bytes >= WORTH_MAPPING:
                 prefault(self._slot, offset + first * row_bytes, offset + last * row_bytes)
         self._touched[first:last] = b"\1" * (last - first)
 

@@ -8,10 +8,10 @@ randomness.py   per-sample random numbers; generators.py: the three global gener
 stream_account.py  what a worker tells of its stream, for states; plain.py: states as plain values
 program.py      how the dataset and the user's functions reach a worker
 stacks.py       the stack of a worker that is stuck
-guard.py        signals, and dying with the parent
+guard.py        signals, and dying with the parent; heap.py: memory that samples have freed, for the next ones
 hazards.py      what a fork would share to harm; handles.py: which objects those are; copies.py: what it would copy
 walk.py         a bounded look through what a dataset refers to
-pool.py         main process: start, wake, watch and stop workers
-stages.py       samples in stages: load, then one transform after the other (splitting.py); not used by the loops yet
+pool.py         main process: start, wake, watch and stop workers; processes.py: what multiprocessing does not do
+stages.py       samples in stages: load, then one transform after the other (splitting.py); in_stages.py: in the loop
 sync.py         attribute changes of the dataset for persistent workers
 """

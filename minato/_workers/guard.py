@@ -8,16 +8,12 @@ once: inside a long C call, with the GIL held, whatever. (`prctl(PR_SET_PDEATHSI
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
 import signal
 
 _F_SETSIG = 10  # Linux; not in the fcntl module
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's mallopt
-_LARGEST_ON_HEAP = 32 << 20  # bytes; glibc's own upper limit for this threshold
-_HEAP_KEPT = 64 << 20  # bytes of free memory at the heap's end; more would show as the worker's memory
 
 
 _write_ends: set[int] = set()
@@ -63,15 +59,6 @@ def _is_broken(read_end: int) -> bool:
     poll = select.poll()
     poll.register(read_end, 0)
     return bool(poll.poll(0))
-
-
-def keep_freed_memory() -> None:
-    """Let malloc keep what samples free. By default it returns large pieces to the system at once, and the next sample
-    pays a page fault for every 4 KiB it touches: that can cost more than making the sample."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
-        libc.mallopt(_M_TRIM_THRESHOLD, _HEAP_KEPT)
 
 
 def reset_signals() -> None:

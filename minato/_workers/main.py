@@ -26,7 +26,8 @@ from .._queues.taking import TakingBoard
 from .._queues.threads_lock import ThreadsLock
 from . import program as programs
 from .async_loop import AsyncLoop
-from .guard import die_with_parent, keep_freed_memory, reset_signals
+from .guard import die_with_parent, reset_signals
+from .heap import Heap
 from .lanes import RunsUnderSeeds
 from .map_loop import MapLoop
 from .placing import take_place
@@ -114,6 +115,7 @@ class WorkerContext:
         self._poll.register(self.wake_fd, select.POLLIN)
         self._poll.register(lifeline, 0)  # a broken pipe reports by itself
         self._update = 0
+        self.heap = Heap(spec.plan.spare_bytes)
         self._columns: ColumnsByPlace = {}
         """Of all writers of this process: each lane would else make views of every slot, and map its rows, anew."""
 
@@ -180,7 +182,7 @@ class WorkerContext:
         trace: LineTrace | None,
     ) -> BatchWriter:
         collate = program.collate_fn if trace is None else trace.collate(program.collate_fn)
-        return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness, self._columns)
+        return BatchWriter(self.worker, board, book, self.plan.collate, collate, randomness, self._columns, self.heap)
 
 
 def worker_main(spec: WorkerSpec) -> None:
@@ -207,7 +209,7 @@ def worker_main(spec: WorkerSpec) -> None:
 def _prepare(spec: WorkerSpec, context: WorkerContext) -> MapLoop | StreamLoop | ThreadedLoop | AsyncLoop:
     """Set the process up the way torch sets up its workers, then run the user's worker_init_fn."""
     torch.set_num_threads(1)
-    keep_freed_memory()
+    context.heap.keep_freed()
     take_place(spec.worker, spec.plan)
     seed = spec.base_seed + spec.worker
     random.seed(seed)

@@ -8,16 +8,12 @@ up in parallel and take work as soon as they are there.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.forkserver
-import multiprocessing.process
-import multiprocessing.resource_tracker
 import os
 import select
 import signal
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -31,6 +27,7 @@ from . import program as programs
 from .generators import all_generators
 from .guard import close_lifeline, open_lifeline
 from .main import Handle, WorkerSpec, worker_main
+from .processes import interrupts_blocked, own, reap, start_helpers
 from .program import Program
 from .stacks import ask_stack
 
@@ -114,7 +111,7 @@ class WorkerPool:
 
     def _start_all(self, workers: Iterable[int]) -> None:
         try:
-            _start_helpers(self._context.get_start_method())
+            start_helpers(self._context.get_start_method())
             for worker in workers:
                 if not self._closed:
                     self._start_one(worker)
@@ -133,9 +130,9 @@ class WorkerPool:
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_main, args=(self._spec(worker),), name=f"minato-worker-{worker}", daemon=False
         )
-        with _interrupts_blocked():  # a worker inherits this until it ignores them by itself
+        with interrupts_blocked():  # a worker inherits this until it ignores them by itself
             process.start()
-        _ours.add(process)
+        own(process)
         with self._lock:
             self._processes[worker] = process
             self._pidfds[worker] = os.pidfd_open(process.pid)
@@ -292,7 +289,7 @@ class WorkerPool:
         with self._lock:
             process = self._processes.pop(worker)
             self._forget(worker)
-        peak_bytes = _reap(process)
+        peak_bytes = reap(process)
         process.join()
         # Not closed: as with torch's loader, whoever keeps the process object may ask it how it ended.
         return Burial(process.pid or 0, process.exitcode, peak_bytes)
@@ -334,46 +331,6 @@ class WorkerPool:
         for pidfd in self._pidfds.values():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, number)
-
-
-def _reap(process: BaseProcess) -> int | None:
-    """Wait for a process that has ended; returns its peak memory, which multiprocessing's own way does not tell."""
-    try:
-        _, status, usage = os.wait4(process.pid or 0, 0)
-    except ChildProcessError:  # the fork server's child, or somebody else has waited for it
-        return None
-    process._popen.returncode = os.waitstatus_to_exitcode(status)  # type: ignore[attr-defined]
-    return usage.ru_maxrss * 1024
-
-
-_ours: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-"""Workers of this process's pools."""
-
-
-def _disown_workers() -> None:
-    """In a forked copy of this process: its end must not wait for workers that are not its own children."""
-    multiprocessing.process._children.difference_update(_ours)  # type: ignore[attr-defined]
-    _ours.clear()
-
-
-os.register_at_fork(after_in_child=_disown_workers)
-
-
-def _start_helpers(start_method: str) -> None:
-    """Start multiprocessing's own helper processes, which live on, before interrupts are blocked for a worker's sake:
-    starting the tracker unblocks them, and a fork server would hand the block on to all its children."""
-    multiprocessing.resource_tracker.ensure_running()
-    if start_method == "forkserver":
-        multiprocessing.forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _closed_by(stack: contextlib.ExitStack, fd: int) -> int:

@@ -15,16 +15,17 @@ from .._plan import Collate
 from .._queues import codec
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
-from .._queues.columns import Columns
+from .._queues.columns import WORTH_MAPPING, Columns
 from .._queues.control import Batch, Current, Flag
 from .._queues.layout_book import LayoutBook
-from .._queues.mapping import Bytes
+from .._queues.mapping import Bytes, prefault
 from .._queues.rows import Column, Kind, Words, table_bytes
 from .._queues.taking import TakingBoard
 from .._queues.texts import texts_of_row
 from .._records import Place
 from .._sample_random import SampleSource, announce
 from .generators import mix
+from .heap import Heap
 from .lanes import RunsUnderSeeds
 from .randomness import COLLATE_SALT, Reseed
 
@@ -36,16 +37,21 @@ ColumnsByPlace = dict[tuple[int, int, int], Columns]
 class Sheet:
     """The rows of a run of samples whose batch has its slot and its layout."""
 
-    def __init__(self, columns: Columns, row: int, put_odd: Callable[[int, Any], None]) -> None:
-        """`row`: the first. `put_odd`: writes a sample that has another layout than its batch."""
+    def __init__(
+        self, columns: Columns, row: int, put_odd: Callable[[int, Any], None], tell_heap: Callable[[int], None]
+    ) -> None:
+        """`row`: the first. `put_odd`: writes a sample that has another layout than its batch. `tell_heap`: is given
+        the size of each sample while it is there."""
         self._columns = columns
         self._row = row
         self._put_odd = put_odd
+        self._tell_heap = tell_heap
 
     def put(self, number: int, sample: Any) -> None:
         """Write the sample of that number in the run. It counts only once committed."""
         if not self._columns.write_one(sample, self._row + number, []):
             self._put_odd(self._row + number, sample)
+        self._tell_heap(self._columns.row_bytes)
 
 
 class BatchWriter:
@@ -60,9 +66,10 @@ class BatchWriter:
         function: Callable[[Any], Any],
         randomness: RunsUnderSeeds | None,
         columns: ColumnsByPlace | None = None,
+        heap: Heap | None = None,
     ) -> None:
         """`randomness` gives collation its random numbers; None leaves it the worker's own streams. `columns`: those
-        that the writers of this process have made, if it has several."""
+        that the writers of this process have made, if it has several. `heap`: is told of large samples and batches."""
         self._worker = worker
         self._board = board
         self._arena = board.arena
@@ -75,6 +82,9 @@ class BatchWriter:
         self.goes_singly = False
         """Whether samples of that layout are better written one by one: see `sheet`."""
         self._columns: ColumnsByPlace = {} if columns is None else columns
+        self._heap = heap
+        self._mapped: dict[int, int] = {}
+        """By slot: up to where this writer has had the heap of the slot mapped."""
 
     # ---- rows -----------------------------------------------------------------------------------------------------
 
@@ -92,6 +102,7 @@ class BatchWriter:
             columns = self._columns_of(slot, word, rows)
             self.row_bytes, self.goes_singly = columns.row_bytes, columns.goes_singly
             texts = columns.write(samples, place.row)
+            self._tell_heap(columns.row_bytes)
             if texts is not None:
                 table[place.row : place.row + place.count, Column.KIND :] = (Kind.FIXED, 0, 0)
                 if texts:
@@ -116,7 +127,7 @@ class BatchWriter:
         def put_odd(row: int, sample: Any) -> None:
             table[row, Column.KIND :] = (*self._write_one(place.batch, slot, word, rows, row, sample), 0)
 
-        return Sheet(columns, place.row, put_odd)
+        return Sheet(columns, place.row, put_odd, self._tell_heap)
 
     def _bind(self, batch: int, rows: int, samples: Sequence[Any]) -> tuple[int, int]:
         """Bind the batch to a slot and to the layout of its first good sample; returns both."""
@@ -154,8 +165,18 @@ class BatchWriter:
 
     def _store_packed(self, batch: int, slot: int, packed: codec.Packed) -> int:
         offset = self._board.allocate(batch, packed.nbytes)
-        codec.write(packed, self._arena.view(Stretch.SLOT, slot, offset + packed.nbytes), offset)
+        end, mapped = offset + packed.nbytes, self._mapped.get(slot, 0)
+        memory = self._arena.view(Stretch.SLOT, slot, end)
+        if end > mapped and packed.nbytes >= WORTH_MAPPING:
+            prefault(memory, max(offset, mapped), end)
+            self._mapped[slot] = end
+        codec.write(packed, memory, offset)
+        self._tell_heap(packed.nbytes)
         return offset
+
+    def _tell_heap(self, nbytes: int) -> None:
+        if self._heap is not None and nbytes >= self._heap.told_from:
+            self._heap.made(nbytes)
 
     # ---- results --------------------------------------------------------------------------------------------------
 

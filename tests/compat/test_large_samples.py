@@ -114,3 +114,41 @@ def test_re_ordered_each_comes_once_and_whole(minato_class):
             assert torch.equal(image, square(number))
             seen.append(number)
     assert sorted(seen) == list(range(COUNT))
+
+
+class Volumes(torch.utils.data.Dataset):
+    """Samples of 17 to 22 MB, some of them of a length of their own, made in steps that take as much again."""
+
+    def __init__(self, uneven=False):
+        self.uneven = uneven
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        length = 4_500_000 + 150_000 * (index % 3 if self.uneven else 0)
+        return torch.full((length,), float(index)).mul(2).add(index), index
+
+
+def padded(samples):
+    return torch.nn.utils.rnn.pad_sequence([volume for volume, _ in samples]), [index for _, index in samples]
+
+
+@pytest.mark.parametrize("collate_fn", [None, padded], ids=["rows", "collate_fn"])
+@pytest.mark.parametrize("fetcher", ["sequential", "threaded"])
+def test_volumes_for_which_workers_keep_their_memory_arrive_as_they_were_made(minato_class, collate_fn, fetcher):
+    """Batches beyond what malloc has on its heap by itself."""
+    arguments = {"batch_size": 2, "num_workers": 2, "collate_fn": collate_fn}
+    loader = minato_class(
+        Volumes(uneven=collate_fn is not None),
+        **arguments,
+        persistent_workers=True,
+        fetcher=fetcher,
+        num_fetch_workers=2,
+    )
+    expected = Reference(Volumes(uneven=collate_fn is not None), **{**arguments, "num_workers": 0})
+    for _ in range(2):
+        for batch, (volumes, indices) in zip(loader, expected, strict=True):
+            assert torch.equal(batch[0], volumes)
+            assert list(batch[1]) == list(indices)
+    loader.close()
