@@ -17,7 +17,7 @@ from .._errors import CapturedError, SampleError, WorkerDied
 from .._plan import LoaderPlan, Order
 from .._queues import messages
 from .._queues.arena import Stretch
-from .._queues.control import Batch, Phase
+from .._queues.fields import Batch, Phase
 from .._queues.leases import Slots
 from .._queues.posting import PostingBoard
 from .._queues.recovery import Withheld, recover

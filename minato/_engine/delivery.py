@@ -10,7 +10,7 @@ from .._errors import CapturedError
 from .._queues import codec, columns
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT, Fields, samples_in
-from .._queues.control import Batch, Flag
+from .._queues.fields import Batch, Flag
 from .._queues.layout_book import LayoutBook
 from .._queues.leases import Slots
 from .._queues.mapping import Bytes

@@ -12,7 +12,7 @@ from typing import Any
 from .._errors import InternalError, WorkerDied
 from .._plan import Order, Source
 from .._queues.board import Fields, samples_in
-from .._queues.control import Batch
+from .._queues.fields import Batch
 from .._records import LoaderStats
 from .ahead import Forecast
 from .beforehand import Beforehand

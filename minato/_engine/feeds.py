@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
-from .._queues.control import Flag
+from .._queues.fields import Flag
 from .._queues.keys import Indices, Keys, Placed
 from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard

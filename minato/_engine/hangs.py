@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from .._errors import CapturedError, SampleError, SampleTimeout
 from .._plan import LoaderPlan
-from .._queues.control import Batch, Phase
+from .._queues.fields import Batch, Phase
 from .._queues.posting import PostingBoard
 from .._records import Hand
 from .._scheduler.error_policy import Verdict

@@ -23,7 +23,8 @@ import numpy as np
 from .._errors import CapturedError, SampleError
 from .._plan import LoaderPlan, Order
 from .._queues import reopening
-from .._queues.control import MOST_REOPENED, Batch, Flag, State
+from .._queues.control import MOST_REOPENED
+from .._queues.fields import Batch, Flag, State
 from .._queues.keys import bare
 from .._queues.leases import Slots
 from .._queues.posting import PostingBoard

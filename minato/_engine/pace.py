@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from .._queues.control import Batch, Header, Phase, State
+from .._queues.fields import Batch, Header, Phase, State
 from .._queues.posting import PostingBoard
 from .._scheduler.window import Window
 from .._workers.pool import WorkerPool

@@ -18,7 +18,7 @@ import torch
 from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
 from .._queues.board import Fields, samples_in
-from .._queues.control import Batch
+from .._queues.fields import Batch
 from .._recording import Recorder, open_pool
 from .._scheduler.policy import Decision
 from .._workers.op_tracing import OpStream, OpWatch

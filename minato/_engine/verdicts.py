@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .._errors import CapturedError
 from .._plan import Collate
-from .._queues.control import Batch, Header
+from .._queues.fields import Batch, Header
 from .._queues.layout_book import LayoutBook
 from .._queues.posting import PostingBoard
 from .._queues.taking import TakingBoard

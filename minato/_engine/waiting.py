@@ -9,7 +9,7 @@ import time
 
 from .._errors import WorkerDied
 from .._plan import Order
-from .._queues.control import State
+from .._queues.fields import State
 from .hangs import Hangs, Patience
 from .interrupts import Uninterrupted
 from .lifetime import closed_error

@@ -1,7 +1,7 @@
 """Shared memory and everything that lives in it. Knows nothing of datasets, schedules or processes' lives.
 
 arena.py     the sparse file behind batches; maps pieces of it into this process (mapping.py)
-control.py   the words of the control block and the lock over them
+control.py   the control block and the lock over it; fields.py: the names of its words
 board.py     what may be done with those words; posting.py: by the main process; taking.py: by workers;
              hands.py: what workers do under the lock
 recovery.py  what a dead worker had in hand is posted again

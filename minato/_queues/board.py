@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from .._errors import InternalError
 from .arena import Arena, Stretch
-from .control import BATCH_WORDS, PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
+from .control import BATCH_WORDS, PARKED_PER_WORKER, ControlBlock
+from .fields import Batch, Flag, Header, Parked, Phase, State, Worker
 from .rows import Column, Kind, Words, table, table_bytes
 
 ALONE = 1 << 60  # added to an orphan's batch: its tickets are to be fetched with nothing beside them

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .control import COSTS_PER_WORKER, MOST_EARLY, Batch, ControlBlock, Header
+from .control import COSTS_PER_WORKER, MOST_EARLY, ControlBlock
+from .fields import Batch, Header
 
 COUNT, TAKEN, FROM, PLACES = 0, 1, 2, 3
 

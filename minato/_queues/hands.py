@@ -11,8 +11,9 @@ from dataclasses import replace
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import ALONE, Board
-from .control import BATCH_WORDS, Batch, ControlBlock, Current, Header, Phase, Worker
+from .control import BATCH_WORDS, ControlBlock
 from .early import places_of, stepped_over, take
+from .fields import Batch, Current, Header, Phase, Worker
 from .keys import read_keys
 
 MANY_WORKERS = 8

@@ -7,7 +7,8 @@ from typing import Any
 from . import codec, messages
 from .arena import Arena, Stretch
 from .board import NO_LAYOUT
-from .control import ControlBlock, Header
+from .control import ControlBlock
+from .fields import Header
 from .layout import Layout, is_of, learn
 
 MOST_LAYOUTS = 64  # a dataset with more shapes than this is better served by the heap than by ever new columns

@@ -10,8 +10,9 @@ from .._records import EarlyStart, Hand
 from . import codec, messages
 from .arena import Stretch
 from .board import NO_LAYOUT, Board, samples_in
-from .control import BATCH_WORDS, TIMES_PER_WORKER, Batch, Current, Flag, Header, Phase, State, Worker
+from .control import BATCH_WORDS, TIMES_PER_WORKER
 from .early import offer, stepped_over
+from .fields import Batch, Current, Flag, Header, Phase, State, Worker
 from .keys import Keys, bare, read_keys, unpickled, write_keys
 from .rows import Column, table_bytes
 

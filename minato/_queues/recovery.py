@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from .._errors import InternalError
 from .board import Board, complete
-from .control import PARKED_PER_WORKER, Batch, ControlBlock, Flag, Header, Parked, Phase, State, Worker
+from .control import PARKED_PER_WORKER, ControlBlock
 from .early import given_out
+from .fields import Batch, Flag, Header, Parked, Phase, State, Worker
 from .ledger import Ledger
 from .rows import Column
 

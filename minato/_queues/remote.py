@@ -8,7 +8,7 @@ of a worker are.
 from __future__ import annotations
 
 from .._records import Run
-from .control import Batch, Header, Worker
+from .fields import Batch, Header, Worker
 from .taking import TakingBoard, unpacked
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from . import codec
 from .arena import Stretch
-from .control import Batch, Flag, Header, State
+from .fields import Batch, Flag, Header, State
 from .keys import read_keys, unpickled, write_keys
 from .posting import PostingBoard
 from .rows import Column, Kind, Words

@@ -10,8 +10,9 @@ import numpy as np
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import ALONE, complete
-from .control import PARKED_PER_WORKER, Batch, ControlBlock, Header, Parked, Phase, State, Worker
+from .control import PARKED_PER_WORKER, ControlBlock
 from .early import note_cost
+from .fields import Batch, Header, Parked, Phase, State, Worker
 from .hands import HandsOnBoard
 from .keys import Placed, bare, unpickled
 from .rows import Column, Words, align

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._fetchers.asynchronous import async_getter
 from .._fetchers.sequential import Word
-from .._queues.control import Header
+from .._queues.fields import Header
 from .._records import CollateTask, Run
 from .._sample_random import SampleSource, announce
 from .async_randomness import AsyncRandomness

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._fetchers.sequential import Capture
 from .._plan import Order
-from .._queues.control import Current
+from .._queues.fields import Current
 from .._records import Run
 from .._sample_random import announce
 from .parking import Begun, Outcome, Parking

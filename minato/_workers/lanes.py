@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .._fetchers.chunking import MOST_IN_LANE
 from .._plan import WorkerPlan
-from .._queues.control import Header, Phase, Worker
+from .._queues.fields import Header, Phase, Worker
 from .._queues.taking import TakingBoard
 from .._sample_random import SampleSource
 from .randomness import Fetch

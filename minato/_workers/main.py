@@ -19,7 +19,8 @@ from .._errors import CapturedError
 from .._plan import Fetcher, Source, WorkerPlan
 from .._queues import codec, messages
 from .._queues.arena import Arena, Stretch
-from .._queues.control import ControlBlock, Header, Phase
+from .._queues.control import ControlBlock
+from .._queues.fields import Header, Phase
 from .._queues.layout import stack_in_private_memory
 from .._queues.layout_book import LayoutBook
 from .._queues.taking import TakingBoard

@@ -10,7 +10,7 @@ from .._errors import CapturedError
 from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
 from .._fetchers.sequential import fetch_each, fetch_onto, fetch_together
 from .._plan import Collate, Fetcher, Order
-from .._queues.control import Batch
+from .._queues.fields import Batch
 from .._records import CollateTask, Place, Run
 from .._sample_random import SampleSource, announce
 from .costs import CostNotes

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from .._errors import WorkerDied
 from .._plan import WorkerPlan
 from .._queues.arena import Arena
-from .._queues.control import Header
+from .._queues.fields import Header
 from .._queues.posting import PostingBoard
 from . import program as programs
 from .generators import all_generators

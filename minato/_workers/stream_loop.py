@@ -12,7 +12,7 @@ from torch.utils.data import IterDataPipe
 from .._errors import CapturedError
 from .._fetchers.stream import Stream, Take
 from .._plan import Collate
-from .._queues.control import Batch
+from .._queues.fields import Batch
 from .._queues.keys import unpickled
 from .._records import Place, Run, StreamStart
 from .datapipes import seed_pipe

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .._queues.control import Worker
+from .._queues.fields import Worker
 from .._records import CollateTask, Run
 from .lane_tracing import LaneTrace, TracedLaneBoard, open_lanes
 from .lanes import Datasets, LaneBoard, MaybeTraced, Turns, called_lanes

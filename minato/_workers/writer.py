@@ -16,7 +16,7 @@ from .._queues import codec
 from .._queues.arena import Stretch
 from .._queues.board import NO_LAYOUT
 from .._queues.columns import WORTH_MAPPING, Columns
-from .._queues.control import Batch, Current, Flag
+from .._queues.fields import Batch, Current, Flag
 from .._queues.layout_book import LayoutBook
 from .._queues.mapping import Bytes, prefault
 from .._queues.rows import Column, Kind, Words, table_bytes

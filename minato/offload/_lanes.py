@@ -10,7 +10,8 @@ from .._errors import CapturedError, InternalError
 from .._plan import Order, Source, WorkerPlan
 from .._queues import messages
 from .._queues.arena import Arena, Stretch
-from .._queues.control import Batch, ControlBlock, Header
+from .._queues.control import ControlBlock
+from .._queues.fields import Batch, Header
 from .._queues.layout_book import LayoutBook
 from .._queues.remote import RemoteBoard
 from .._records import Run

@@ -11,7 +11,8 @@ import pytest
 from minato._engine.feeds import StreamFeed, make_feed
 from minato._plan import Collate, Order, Source, WorkerPlan
 from minato._queues.arena import Arena
-from minato._queues.control import Batch, ControlBlock, Flag
+from minato._queues.control import ControlBlock
+from minato._queues.fields import Batch, Flag
 from minato._queues.posting import PostingBoard
 from minato._queues.taking import TakingBoard
 from minato._records import EarlyStart

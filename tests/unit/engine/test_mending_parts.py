@@ -10,7 +10,7 @@ import pytest
 from minato._engine.feeds import TicketFeed, make_feed
 from minato._engine.hangs import Patience
 from minato._plan import Collate
-from minato._queues.control import Batch, Flag, State
+from minato._queues.fields import Batch, Flag, State
 from minato._queues.keys import Placed
 from minato._queues.posting import PostingBoard
 from minato._queues.reopening import keys_of, set_key

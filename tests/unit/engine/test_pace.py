@@ -9,7 +9,8 @@ import pytest
 
 from minato._engine.pace import Pace
 from minato._queues.arena import Arena
-from minato._queues.control import Batch, ControlBlock, Phase, State, Worker
+from minato._queues.control import ControlBlock
+from minato._queues.fields import Batch, Phase, State, Worker
 from minato._queues.posting import PostingBoard
 from minato._queues.taking import TakingBoard
 from minato._records import Run

@@ -16,7 +16,8 @@ import numpy as np
 from minato._engine.memory import reuse_warm_slot
 from minato._queues import codec
 from minato._queues.arena import Arena, Stretch
-from minato._queues.control import Batch, ControlBlock, Flag, Header, State
+from minato._queues.control import ControlBlock
+from minato._queues.fields import Batch, Flag, Header, State
 from minato._queues.leases import Slots
 from minato._queues.ledger import Ledger
 from minato._queues.posting import PostingBoard

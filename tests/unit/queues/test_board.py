@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from minato._queues.control import Batch, Header
+from minato._queues.fields import Batch, Header
 from minato._records import EarlyStart, Run
 
 from .crew import Crew

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minato._queues.control import Header
+from minato._queues.fields import Header
 
 from .crew import Crew
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from minato import StagedDataset
 from minato._queues.arena import Arena
-from minato._queues.control import ControlBlock, State
+from minato._queues.control import ControlBlock
+from minato._queues.fields import State
 from minato._queues.ledger import Ledger
 from minato._queues.posting import PostingBoard
 from minato._queues.rows import Column

@@ -10,7 +10,8 @@ import pytest
 
 from minato import DataLoader
 from minato._errors import LoaderClosed
-from minato._queues.control import ControlBlock, Header, PoolLock
+from minato._queues.control import ControlBlock, PoolLock
+from minato._queues.fields import Header
 from minato._queues.threads_lock import ThreadsLock
 from minato._sample_random import SampleSource
 from minato._scheduler.window import Window
