@@ -64,6 +64,7 @@ class ThreadedLoop:
             loop.run()
         except BaseException as error:  # minato's own: those of samples take the samples' places
             self._error = error
+        lane.board.end_turn()  # another may wait for being alone
         with self._changed:
             self._running -= 1
         self._context.wake_self()
@@ -94,7 +95,7 @@ class _LaneBoard(LaneBoard):
             return None
         taken = super().pull(want, whole_from, with_rows)
         if taken is None:
-            self._end_turn()
+            self.end_turn()
         elif isinstance(taken, Run) and taken.alone:
             self._await_solitude()
         return taken
@@ -102,8 +103,7 @@ class _LaneBoard(LaneBoard):
     def _begin_turn(self) -> bool:
         """Wait for this lane's turn. False: there will be none."""
         with self._changed:
-            if self._turns.end(self._lane):
-                self._changed.notify_all()
+            self.end_turn()
             while not self._turns.may_begin(self._lane):
                 if self.dismissed:
                     return False
@@ -111,14 +111,16 @@ class _LaneBoard(LaneBoard):
             self._turns.begin(self._lane)
         return True
 
-    def _end_turn(self) -> None:
-        with self._changed:
+    def end_turn(self) -> None:
+        """This lane has nothing in hand."""
+        with self._changed:  # may be held by this thread
             if self._turns.end(self._lane):
                 self._changed.notify_all()
 
     def _await_solitude(self) -> None:
         with self._changed:
             self._turns.isolate(self._lane)
+            self._changed.notify_all()  # the first of those that are to be alone may have waited for this one, too
             while not self._turns.is_alone(self._lane):
                 self._changed.wait()
 

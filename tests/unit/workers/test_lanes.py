@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +14,14 @@ from minato._errors import LoaderClosed
 from minato._queues.control import ControlBlock, PoolLock
 from minato._queues.fields import Header
 from minato._queues.threads_lock import ThreadsLock
+from minato._records import Run
 from minato._sample_random import SampleSource
 from minato._scheduler.window import Window
 from minato._workers.async_randomness import AsyncRandomness, Started
 from minato._workers.generators import PythonGenerator
 from minato._workers.lanes import LaneBoard, Turns
 from minato._workers.thread_randomness import SeedingGuard, Turnstile
+from minato._workers.threaded_loop import ThreadedLoop, _LaneBoard
 from tests.faults.data import Rows, row
 
 
@@ -87,6 +90,62 @@ def test_two_lanes_that_are_to_be_alone_take_turns() -> None:
     assert (order.is_alone(2), order.is_alone(3)) == (True, False)
     order.end(2)
     assert order.is_alone(3)
+
+
+def lane_board(lane: int, order: Turns, changed: threading.Condition) -> _LaneBoard:
+    board = _LaneBoard.__new__(_LaneBoard)
+    board._lane, board._turns, board._changed = lane, order, changed
+    board._words, board._retire = order._words, len(order._words) - 1
+    return board
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 5])
+def test_lanes_that_take_tickets_to_be_fetched_alone_at_once_all_come_to_fetch_them(
+    lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane that goes on asks nobody, so that several may have such a ticket before the first of them waits."""
+    taken, fetching, fetched = threading.Barrier(lanes), [], []
+    order, changed = turns(lanes), threading.Condition()
+    boards = [lane_board(lane, order, changed) for lane in range(lanes)]
+    left = set(boards)
+
+    def pull(board: _LaneBoard, *_: object) -> Run | None:
+        if board not in left:
+            return None
+        left.discard(board)
+        taken.wait()
+        return Run(0, board._lane, 0, 0, board._lane, [board._lane], None, 0, alone=True)
+
+    def work(board: _LaneBoard) -> None:
+        while board.pull(1) is not None:
+            fetching.append(board._lane)
+            time.sleep(0.01)
+            assert fetching == [board._lane]
+            fetching.clear()
+            fetched.append(board._lane)
+
+    monkeypatch.setattr(LaneBoard, "pull", pull)
+    threads = [threading.Thread(target=work, args=(board,), daemon=True) for board in boards]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(fetched) == list(range(lanes))
+
+
+def test_a_lane_that_leaves_lets_another_be_alone() -> None:
+    """A worker that is dismissed: its lanes end one by one, and what one of them has in hand is still to be made."""
+    order, changed = turns(), threading.Condition()
+    order.begin(0)
+    order.begin(1)
+    order.isolate(1)
+    loop = ThreadedLoop.__new__(ThreadedLoop)
+    loop._changed, loop._running, loop._error = changed, 2, None
+    loop._context = SimpleNamespace(wake_self=lambda: None)  # type: ignore[assignment]
+    lane = SimpleNamespace(board=lane_board(0, order, changed), trace=None)
+    lane.board._me = 0
+    loop._work(lane, SimpleNamespace(run=lambda: None))  # type: ignore[arg-type]
+    assert order.is_alone(1)
 
 
 def test_the_lock_excludes_threads_and_other_processes() -> None:
