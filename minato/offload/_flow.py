@@ -9,7 +9,7 @@ from collections.abc import Callable
 from .._fetchers.chunking import ChunkSizer
 from ._wire import Parcel, weigh
 
-TARGET_S = 50e-3  # seconds of work per call: a call costs about a millisecond here, and as much there
+TARGET_S = 40e-3  # seconds of work per call, and a quarter more (`ChunkSizer`): a call costs a millisecond on each side
 FIRST_BYTES = 1 << 20  # guessed for a call until one has come back
 _MEMORY = 0.8  # weight of the past in running means, per call
 _BURST_S = 0.05  # seconds' worth of bytes that may come at once: what is lost by being woken late. More, and a short
