@@ -388,11 +388,12 @@ class Delegating(Rows):
     """A child process makes each sample."""
 
     def __getitem__(self, index):
-        queue = multiprocessing.SimpleQueue()
-        child = multiprocessing.get_context("fork").Process(target=queue.put, args=(index,))
+        # Not a queue: its semaphores' files stay behind where torch's loader, which fails, ends the worker meanwhile.
+        receiving, sending = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=sending.send, args=(index,))
         child.start()
         child.join()
-        return queue.get()
+        return receiving.recv()
 
 
 def test_19_a_dataset_may_start_processes():
