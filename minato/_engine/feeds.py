@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._errors import InternalError
 from .._plan import Collate, Order, Source, WorkerPlan
@@ -74,13 +73,13 @@ class Feed(ABC):
             return oldest
         return self.out[0] if oldest is None else min(oldest, self.out[0])
 
-    def deferral(self, positions: npt.NDArray[np.int64], known: int) -> int:
+    def deferral(self, positions: Sequence[int], known: int) -> int:
         """How many batches a sample has fallen behind its own turn, at most: of those at these positions, which are
         about to be delivered as the next batch, and `known` of earlier ones."""
         delivered, oldest = self._posted - len(self.out) - 1 + self._first_number, self.ledger.oldest
-        if oldest is None or delivered - oldest <= known or not len(positions):
+        if oldest is None or delivered - oldest <= known or not positions:
             return known  # most often: nobody is further behind
-        home, _ = self.ledger.home_of(int(positions.min()))
+        home, _ = self.ledger.home_of(min(positions))
         return max(known, delivered - home)
 
     def is_settled(self, board: PostingBoard) -> bool:

@@ -18,8 +18,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from .._errors import CapturedError, SampleError
 from .._plan import LoaderPlan, Order
 from .._queues import reopening
@@ -290,7 +288,7 @@ class Mender:
         board = self._board
         if self._late_rows:
             rows = range(board.field(batch, Batch.ROWS))
-            feed.ledger.deliver(np.array([reopening.position_at(board, batch, row) for row in rows], np.int64))
+            feed.ledger.deliver([reopening.position_at(board, batch, row) for row in rows])
         else:
             feed.ledger.deliver_batch(batch)
         feed.out.remove(batch)

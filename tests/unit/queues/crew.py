@@ -276,7 +276,7 @@ class Crew:
 
     def _record(self, batch: int, owners: Any) -> None:
         if self.late:
-            self.ledger.deliver(owners)
+            self.ledger.deliver(owners.tolist())
         else:
             first = self.ledger.delivered
             assert owners.tolist() == list(range(first, first + len(owners)))
