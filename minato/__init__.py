@@ -14,7 +14,7 @@ Where things are, in the order a sample meets them:
     _pipeline/       stages of a dataset: random or not, how large; the cache of their results
     _staged.py       StagedDataset: a dataset whose stages are visible
     _errors.py       the exception tree, and how exceptions travel
-    _instrument.py   events of a trace, and who records them (_recording.py)
+    _instrument.py   events of a trace, and who records them (_recording.py, _trace_sessions.py)
     trace/           reads traces: tables, timelines, verdict
     _patching.py     minato.patch(): minato in code that imports torch's loader
     _echo.py         minato.echo(): each batch several times

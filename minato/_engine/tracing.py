@@ -19,8 +19,9 @@ from .._instrument import Flag, Kind, TraceSpec
 from .._plan import LoaderPlan
 from .._queues.board import Fields, samples_in
 from .._queues.fields import Batch
-from .._recording import Recorder, open_pool
+from .._recording import Recorder
 from .._scheduler.policy import Decision
+from .._trace_sessions import open_pool
 from .._workers.op_tracing import OpStream, OpWatch
 from .._workers.tracing import TimedCollate
 from .ahead import Forecast

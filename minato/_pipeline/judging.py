@@ -22,8 +22,9 @@ import torch
 
 from .._workers.generators import all_generators, mix
 from . import known
+from .bytecode import Reading
 from .marks import mark_of
-from .reading import Reading, read
+from .reading import read
 
 RUNS = 3  # of each sample; the first under the seed of the second
 SMALL_BYTES = 64 << 10  # pickled, of captured containers that are compared

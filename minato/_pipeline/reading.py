@@ -8,15 +8,12 @@ that are known (`known.py`). What cannot be followed is said, and counts as "unk
 
 from __future__ import annotations
 
-import builtins
-import dis
 import functools
 import inspect
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -26,6 +23,7 @@ from torch.utils.data import Dataset
 
 from .._workers.walk import ATOMS, package_of, parts, type_name
 from . import known
+from .bytecode import Names, Reading, judge_code, may_change, reached
 from .marks import mark_of
 
 MOST_NODES = 4000  # objects and pieces of code looked at; a bound on the time this may take
@@ -36,28 +34,6 @@ _MUTABLE = (list, dict, set, deque, bytearray)
 _CONVENTION = frozenset({"monai", "torchvision"})
 """Libraries whose random transforms are known by their classes: the others are not looked into."""
 _SCRIPTED = frozenset({"ScriptFunction", "ScriptModule", "RecursiveScriptModule", "OpOverload", "OpOverloadPacket"})
-_STORES = {
-    "STORE_ATTR": "sets attributes",
-    "STORE_GLOBAL": "sets global variables",
-    "DELETE_ATTR": "deletes attributes",
-}
-_MAKE_SETS = frozenset({"BUILD_SET", "SET_ADD"})
-"""Not what `in {1, 2}` is: that is a constant."""
-_MISSING = object()
-
-
-@dataclass(slots=True)
-class Reading:
-    """What was found. The first reason of each kind is kept."""
-
-    random: str | None = None
-    unknown: str | None = None
-    names: set[str] = field(default_factory=set)
-    """Names that the code uses: what it may read of an object."""
-    codes: list[CodeType] = field(default_factory=list)
-    packages: set[str] = field(default_factory=set)
-    captured: list[Any] = field(default_factory=list)
-    """Containers that the code reaches and could change."""
 
 
 def read(value: Any, skip: frozenset[str] = frozenset()) -> Reading:
@@ -86,7 +62,7 @@ class _Reader:
             elif not self._methods_named():
                 break
             if len(self._seen) > MOST_NODES:
-                self._unknown(f"{_title(value)} leads to more code than was looked at")
+                self._found.note_unknown(f"{_title(value)} leads to more code than was looked at")
                 break
         return self._found
 
@@ -97,23 +73,17 @@ class _Reader:
             self._seen[id(value)] = value
             self._waiting.append((value, where))
 
-    def _random(self, reason: str) -> None:
-        self._found.random = self._found.random or reason
-
-    def _unknown(self, reason: str) -> None:
-        self._found.unknown = self._found.unknown or reason
-
     # ---- objects ----------------------------------------------------------------------------------------------------
 
     def _visit(self, value: Any, where: str) -> None:
         mark = mark_of(value)
         if mark is not None:
             if mark:
-                self._random(f"{where} is marked as stochastic")
+                self._found.note_random(f"{where} is marked as stochastic")
             return
         reason = known.randomness_of_object(value)
         if reason is not None:
-            self._random(f"{where}: {reason}")
+            self._found.note_random(f"{where}: {reason}")
         elif isinstance(value, CodeType):
             self._visit_code(value, {}, {}, where)
         elif isinstance(value, FunctionType):
@@ -156,7 +126,7 @@ class _Reader:
         if known.is_trusted(package) or package in _CONVENTION:
             self._judge_name(kind.__name__, package, where)
         elif known.is_shady(package):
-            self._unknown(f"{where} uses {kind.__module__}.{kind.__name__}")
+            self._found.note_unknown(f"{where} uses {kind.__module__}.{kind.__name__}")
         else:
             self._constructed.add(kind)
             self._add_class(kind)
@@ -174,7 +144,7 @@ class _Reader:
         if len(value) > MOST_ITEMS:
             plain = all(type(item) in ATOMS or isinstance(item, (*_LEAVES, tuple, list, dict)) for item in items)
             if not plain:
-                self._unknown(f"{where} holds {len(value)} objects, more than are looked at")
+                self._found.note_unknown(f"{where} holds {len(value)} objects, more than are looked at")
             return
         for item in items:
             self._push(item, where)
@@ -184,12 +154,14 @@ class _Reader:
         package = package_of(kind)
         self._found.packages.add(package)
         if kind.__name__ in _SCRIPTED and package in ("torch", "torch_ops"):
-            self._unknown(f"{where} is scripted: its code cannot be seen")
+            self._found.note_unknown(f"{where} is scripted: its code cannot be seen")
         elif isinstance(value, np.ufunc):
             if getattr(np, value.__name__, None) is not value and package_of(kind) == "numpy":
                 self._judge_foreign_ufunc(value, where)
         elif hasattr(value, "__next__"):
-            self._unknown(f"{where} holds an iterator ({type_name(value)}), which gives another value each time")
+            self._found.note_unknown(
+                f"{where} holds an iterator ({type_name(value)}), which gives another value each time"
+            )
         elif _is_native(value):
             self._visit_native(value, where)
         elif package == "albumentations":
@@ -203,7 +175,7 @@ class _Reader:
                 if not known.is_trusted(package_of(base)) and package_of(base) not in _CONVENTION:
                     self._add_class(base)
             if known.is_shady(package):
-                self._unknown(f"{where} holds a {type_name(value)}")
+                self._found.note_unknown(f"{where} holds a {type_name(value)}")
             skip = self._skip if value is self._root or isinstance(value, Dataset) else frozenset()
             for (_, name), item in parts(value):
                 if name not in skip:
@@ -212,7 +184,7 @@ class _Reader:
     def _judge_foreign_ufunc(self, value: Any, where: str) -> None:
         special = sys.modules.get("scipy.special")
         if special is None or getattr(special, value.__name__, None) is not value:
-            self._unknown(f"{where} is a ufunc whose code cannot be seen")
+            self._found.note_unknown(f"{where} is a ufunc whose code cannot be seen")
 
     def _visit_native(self, value: Any, where: str) -> None:
         """A function that is not Python's."""
@@ -234,16 +206,16 @@ class _Reader:
         name = str(getattr(value, "__name__", type(value).__name__))
         self._judge_name(name, package, where)
         if ".random" in f".{module}" or package == "random":
-            self._random(f"{where} calls {module}.{name}")
+            self._found.note_random(f"{where} calls {module}.{name}")
         elif not known.is_trusted(package) and not known.is_trusted(str(module).partition(".")[0]):
-            self._unknown(f"{where} calls {module}.{name}, whose code cannot be seen")
+            self._found.note_unknown(f"{where} calls {module}.{name}, whose code cannot be seen")
 
     def _judge_name(self, name: str, package: str, where: str) -> None:
         self._found.packages.add(package)
         if name in known.RANDOM_NAMES:
-            self._random(f"{where} uses {package}'s {name}")
+            self._found.note_random(f"{where} uses {package}'s {name}")
         elif name in known.ELUSIVE_NAMES:
-            self._unknown(f"{where} uses {name}")
+            self._found.note_unknown(f"{where} uses {name}")
 
     def _methods_named(self) -> bool:
         """Push methods of the classes met, if their names have been met as well; whether there was a new one."""
@@ -261,98 +233,16 @@ class _Reader:
 
     # ---- code -------------------------------------------------------------------------------------------------------
 
-    def _visit_code(self, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str) -> None:
-        self._found.codes.append(code)
-        names = set(code.co_names) - self._skip
-        self._found.names |= names
-        self._judge_names(names - ({"time"} if _only_sleeps(code, scope) else set()), code, where)
-        self._judge_stores(code, where)
+    def _visit_code(self, code: CodeType, scope: Names, closure: Names, where: str) -> None:
+        judge_code(code, scope, self._skip, self._found, where)
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self._visit_code(constant, scope, closure, where)
-        changes = _may_change(code)
-        for value in self._reached(code, scope, closure, where):
+        changes = may_change(code)
+        for value in reached(code, scope, closure, self._found, where):
             self._push(value, where)
             if changes and isinstance(value, _MUTABLE):
-                self._unknown(f"{where} has a {type(value).__name__} that it may change: it may keep state")
-
-    def _judge_names(self, names: set[str], code: CodeType, where: str) -> None:
-        for name in sorted(names & known.RANDOM_NAMES):
-            self._random(f"{where} uses the name {name!r}")
-        for name in sorted(names & known.ELUSIVE_NAMES):
-            self._unknown(f"{where} uses {name!r}, through which anything may be reached")
-        for constant in code.co_consts:
-            if isinstance(constant, (str, bytes)):
-                text = constant if isinstance(constant, str) else constant.decode("latin-1")
-                if any(word in text for word in known.RANDOM_WORDS):
-                    self._random(f"{where} reads {text!r}")
-
-    def _judge_stores(self, code: CodeType, where: str) -> None:
-        for instruction in dis.get_instructions(code):
-            act = _STORES.get(instruction.opname)
-            if act is not None and code.co_name not in ("__init__", "__new__", "__post_init__", "__setstate__"):
-                self._unknown(f"{where} {act} ({instruction.argval!r}): it may keep state")
-            if instruction.opname in _MAKE_SETS or (
-                instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and instruction.argval in ("set", "frozenset")
-            ):
-                self._unknown(f"{where} makes a set, whose order may be another one in another process")
-            if instruction.opname == "STORE_DEREF" and instruction.argval in code.co_freevars:
-                self._unknown(f"{where} sets {instruction.argval!r} of the function around it: it may keep state")
-
-    def _reached(self, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str) -> Iterator[Any]:
-        """Objects that the code names, followed through modules."""
-        current: Any = _MISSING
-        for instruction in dis.get_instructions(code):
-            operation, name = instruction.opname, instruction.argval
-            if operation in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
-                current = self._named(name, code, scope, closure, where)
-            elif operation in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and isinstance(current, (ModuleType, type)):
-                owner, current = current, getattr(current, name, _MISSING)
-                if current is _MISSING and isinstance(owner, ModuleType):
-                    self._unknown(f"{where} uses {owner.__name__}.{name}, which is not there")
-                if operation == "IMPORT_FROM":
-                    yield current
-                    current = owner
-                    continue
-            elif operation == "IMPORT_NAME":
-                current = self._imported(name, where)
-            elif operation in ("PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG", "COPY_FREE_VARS", "RESUME"):
-                continue
-            elif operation not in ("STORE_FAST", "POP_TOP") or not isinstance(current, ModuleType):
-                current = _MISSING
-            if current is not _MISSING and not isinstance(current, ModuleType):
-                yield current
-
-    def _named(self, name: str, code: CodeType, scope: dict[str, Any], closure: dict[str, Any], where: str) -> Any:
-        if name in closure:
-            return closure[name]
-        if name in code.co_freevars or name in code.co_cellvars:
-            return _MISSING  # a local of the function around, whose code is looked at as well
-        value = scope.get(name, getattr(builtins, name, _MISSING))
-        if value is _MISSING and scope and name != "__class__":
-            self._unknown(f"{where} uses {name!r}, which is not defined yet")
-        return value
-
-    def _imported(self, name: str, where: str) -> Any:
-        package = name.partition(".")[0]
-        self._found.packages.add(package)
-        module = sys.modules.get(name)
-        if module is None and not known.is_trusted(package):
-            self._unknown(f"{where} imports {name!r}, which is not loaded yet")
-        return _MISSING if module is None else module
-
-
-_CHANGERS = frozenset({
-    "append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "discard", "clear", "add",
-    "update", "setdefault", "sort", "reverse", "rotate",
-})  # fmt: skip
-
-
-def _may_change(code: CodeType) -> bool:
-    """Whether it changes some container, though it cannot be told which."""
-    if _CHANGERS & set(code.co_names):
-        return True
-    return any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in dis.get_instructions(code))
+                self._found.note_unknown(f"{where} has a {type(value).__name__} that it may change: it may keep state")
 
 
 _NEVER_RUN = frozenset(
@@ -360,23 +250,6 @@ _NEVER_RUN = frozenset(
 )
 _CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__getstate__"})
 _DESCRIBED = (FunctionType, property, functools.cached_property, staticmethod, classmethod)
-
-
-def _only_sleeps(code: CodeType, scope: dict[str, Any]) -> bool:
-    """Whether all that it does with the module `time` is `time.sleep`: retries do, and data sets made up for tests."""
-    if scope.get("time") is not time:
-        return False
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _BETWEEN]
-    uses = [number for number, step in enumerate(steps) if step.argval == "time"]
-    return all(
-        steps[number].opname in ("LOAD_GLOBAL", "LOAD_NAME")
-        and steps[number + 1].opname in ("LOAD_ATTR", "LOAD_METHOD")
-        and steps[number + 1].argval == "sleep"
-        for number in uses
-    )
-
-
-_BETWEEN = frozenset({"PUSH_NULL", "PRECALL", "CACHE", "EXTENDED_ARG"})
 
 
 def _is_code(member: Any) -> bool:

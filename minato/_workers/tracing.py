@@ -17,8 +17,9 @@ from .._instrument import NONE, RECORD, Flag, Kind, TraceSpec
 from .._queues.arena import Arena
 from .._queues.control import ControlBlock
 from .._queues.taking import TakingBoard
-from .._recording import Pending, open_worker
+from .._recording import Pending
 from .._records import CollateTask, Place, Run
+from .._trace_sessions import open_worker
 from .lane_recording import Line
 from .op_tracing import OpStream, OpWatch, StageClock, TracedSampleRun, as_index
 from .splitting import Steps

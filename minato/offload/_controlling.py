@@ -14,21 +14,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ._deciding import LOCAL, Decision, LocalMetrics, RemoteMetrics, decide, is_stalled
-from ._phases import Drift, Policy, RemoteWindow, Stage, Window, Wish
+from ._phases import LEAST_S, Drift, Policy, Stage, Trial, Window, Wish
 from ._wire import Report
 
 MOST_KEPT = 100  # decisions
 SKIP = 2  # batches at an epoch's start that are not measured: workers start, pages are new, a model compiles
-LEAST_S = 0.3  # seconds that a measurement lasts at least
-MOST_S = 10.0  # seconds after which a placement is judged by what has come
-PATIENCE_S = 60.0  # seconds for the first actor to show that it can be used
-STRAGGLERS_S = 10.0  # seconds after the first actor for the others to come up
 STEP = 0.05  # of the ratio, when the consumer waits, or does not
 WAITS = 0.05  # share of its time that a consumer may wait before it counts as waiting
 SLOWER = 0.95  # of the local rate; below it, offloading is no help
 _MISSED_S = 1.0  # seconds between two reports that count: some are lost while the consumer is away for long
-_WARM_CALLS = 2  # for each actor, before a placement is measured
-_CALLS = 4  # for each actor, while it is measured
 
 
 class Controller:
@@ -58,13 +52,10 @@ class Controller:
         self._window = Window()
         self._open: list[str] = []
         """Placements that are still to be measured."""
-        self._remote_window = RemoteWindow()
-        self._first_fit: float | None = None
-        """When there was somebody to measure."""
+        self._trial = Trial()
         self._last: Report | None = None
         self._follows = False
         """Whether nothing has come between the last report and the next."""
-        self._phase_began: float | None = None
         self._before_pin: tuple[Policy, Wish] | None = None
         self._slow_windows = 0
         self._drift = Drift()
@@ -149,8 +140,6 @@ class Controller:
         """What the agent says of its work."""
         if report.phase != self._wish.phase or self._wish.placement == LOCAL:
             return
-        if self._phase_began is None:
-            self._phase_began = report.time_s
         before, self._last = self._last if self._follows else None, report
         if before is not None and report.time_s - before.time_s > _MISSED_S:
             before = None
@@ -224,32 +213,18 @@ class Controller:
         if not self._open:
             self._decide()
             return
-        self._remote_window = RemoteWindow()
-        self._first_fit = None
+        self._trial = Trial()
         wish = Wish(self._wish.phase + 1, True, self._open[0], 1.0, self._room, shared=True, beyond=True)
         self._enter(Stage.MEASURING_REMOTE, wish)
 
     def _measure_remote(self, before: Report | None, report: Report) -> None:
-        assert self._phase_began is not None
-        placement, window = self._wish.placement, self._remote_window
-        is_late = report.time_s - self._phase_began > PATIENCE_S
-        if report.actors == 0:
-            if report.refused or is_late:
-                self._decide_log(f"not {placement}: {report.refused or 'no actor came up'}")
-                self._open.pop(0)
-                self._measure_next()
+        if not self._trial.is_over(before, report, self._wish.actors):
             return
-        if self._first_fit is None:
-            self._first_fit = report.time_s
-        if report.actors < self._wish.actors and report.time_s - self._first_fit < STRAGGLERS_S:
-            return
-        if before is not None and before.actors == report.actors and before.calls >= _WARM_CALLS * report.actors:
-            window.add(before, report)
-        enough = window.calls >= _CALLS * report.actors and window.seconds >= LEAST_S
-        if not enough and window.seconds < MOST_S and not is_late:
-            return
+        placement, window = self._wish.placement, self._trial.window
         batches = window.samples / self._batch_size
-        if batches > 0:
+        if report.actors == 0:
+            self._decide_log(f"not {placement}: {report.refused or 'no actor came up'}")
+        elif batches > 0:
             rate, cost, alone = batches / window.seconds, window.cpu_s / batches, batches / window.busy_s
             self.remotes[placement] = RemoteMetrics(placement, rate, report.actors, cost, alone)
             self._decide_log(
@@ -370,7 +345,6 @@ class Controller:
     def _enter(self, stage: Stage, wish: Wish | None = None) -> None:
         self.stage = stage
         self._window = Window()
-        self._phase_began = None
         if wish is not None:
             self._wish = wish
             self._last = None

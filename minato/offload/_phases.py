@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from ._deciding import LOCAL
 from ._wire import Report
 
+LEAST_S = 0.3  # seconds that a measurement lasts at least
+MOST_S = 10.0  # seconds after which a placement is judged by what has come
+PATIENCE_S = 60.0  # seconds for the first actor to show that it can be used
+STRAGGLERS_S = 10.0  # seconds after the first actor for the others to come up
+_WARM_CALLS = 2  # for each actor, before a placement is measured
+_CALLS = 4  # for each actor, while it is measured
+
 
 class Stage(enum.Enum):
     """What the controller is about."""
@@ -78,6 +85,31 @@ class RemoteWindow:
         self.cpu_s += now.cpu_s - before.cpu_s
         self.seconds += now.time_s - before.time_s
         self.idle_s += now.idle_s - before.idle_s
+
+
+class Trial:
+    """A placement on trial: is there anybody who can make samples there, and how many in which time."""
+
+    def __init__(self) -> None:
+        self.window = RemoteWindow()
+        self._began: float | None = None
+        self._first_fit: float | None = None
+        """When there was somebody to measure."""
+
+    def is_over(self, before: Report | None, now: Report, wanted: int) -> bool:
+        """Whether enough was seen, or will never be. `before`: the last report, if none was lost in between. `wanted`:
+        actors that are to come up."""
+        self._began = now.time_s if self._began is None else self._began
+        is_late = now.time_s - self._began > PATIENCE_S
+        if now.actors == 0:
+            return bool(now.refused) or is_late
+        self._first_fit = now.time_s if self._first_fit is None else self._first_fit
+        if now.actors < wanted and now.time_s - self._first_fit < STRAGGLERS_S:
+            return False
+        if before is not None and before.actors == now.actors and before.calls >= _WARM_CALLS * now.actors:
+            self.window.add(before, now)
+        enough = self.window.calls >= _CALLS * now.actors and self.window.seconds >= LEAST_S
+        return enough or self.window.seconds >= MOST_S or is_late
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ PACKAGE = "minato"
 MAX_MODULE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
-L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument", "_recording"})
+L0 = frozenset({"_records", "_plan", "_protocols", "_errors", "_instrument", "_recording", "_trace_sessions"})
 SIDE = frozenset({"trace", "diagnose", "offload", "storage", "testing", "cli", "bench", "integrations", "compat"})
 
 # A part is a direct child of the package, module or subpackage. What a part may import from the others:

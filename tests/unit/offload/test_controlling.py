@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from minato.offload._controlling import PATIENCE_S, STEP, Controller
+from minato.offload._controlling import STEP, Controller
 from minato.offload._deciding import LocalMetrics, RemoteMetrics
-from minato.offload._phases import Policy, Stage
+from minato.offload._phases import PATIENCE_S, Policy, Stage
 from minato.offload._wire import Report
 
 POLICY = Policy(
