@@ -88,13 +88,13 @@ class Delivery:
         return packed
 
     def owners(self, fields: Fields) -> Sequence[int]:
-        """The positions of the samples in a batch, those that failed and were left out included. A range where they
-        follow each other: what a worker makes in one go, and so nearly all batches of cheap samples."""
-        owners: list[int] = self._table(fields)[:, Column.OWNER].tolist()
-        if not owners:
-            return owners
-        in_turn = range(owners[0], owners[0] + len(owners))
-        return range(in_turn.start - 1, in_turn.stop - 1) if owners == list(in_turn) else [n - 1 for n in owners]
+        """The positions of the samples in a batch, those that failed and were left out included. A range where a worker
+        made all of them in one go, as nearly all batches of cheap samples."""
+        run = fields[Batch.RUN]
+        if run:
+            return range(run - 1, run - 1 + fields[Batch.FILLED])
+        owners: list[int] = (self._table(fields)[:, Column.OWNER] - 1).tolist()
+        return owners
 
     def _build(self, fields: Fields, memory: Bytes, keep: Callable[[int], bool]) -> Any:
         if fields[Batch.FLAGS] & Flag.RESULT:

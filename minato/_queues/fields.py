@@ -88,6 +88,9 @@ class Batch:
     """Stream batches: offset in the slot of the stream's state after this batch; 0: it has none."""
     LEFT_OUT = 17
     """Failed rows among them that are not in the result: `Flag.SHORT`."""
+    RUN = 18
+    """Of a complete batch: position of its first sample, plus one, if a worker made all of it in one go, so that the
+    others follow in order; 0: see the rows, which are in another core's cache."""
 
 
 class State:

@@ -202,6 +202,7 @@ def _post_collation(board: Board, batch: int, hands: _Hands) -> None:
     if words[at + Batch.SLOT] < 0 or words[at + Batch.TICKETS] == 0:
         return
     table = board.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])
+    words[at + Batch.RUN] = 0  # it may be of an earlier completion
     if table[:, Column.OWNER].all() and complete(words, at, table):
         board.post_orphan(batch, 0, 0)
 

@@ -86,8 +86,10 @@ class TakingBoard(HandsOnBoard):
             owners = rows_table[:, Column.OWNER]
             # The column is strided, so numpy stores word by word and a kill cannot leave half an owner behind.
             owners[place.row : place.row + place.count] = new_owners
-            if np.count_nonzero(owners) == words[at + Batch.FILLED]:
+            is_whole = place.count == words[at + Batch.FILLED]
+            if is_whole or np.count_nonzero(owners) == words[at + Batch.FILLED]:
                 completed = True
+                words[at + Batch.RUN] = positions.start + 1 if is_whole else 0
                 to_collate = complete(words, at, rows_table)
                 words[self._me + Worker.COLLATE] = place.batch + 1 if to_collate else 0
             self._put_down(place.count)
@@ -155,6 +157,7 @@ class TakingBoard(HandsOnBoard):
                 owners = self.row_table(words[at + Batch.SLOT], words[at + Batch.ROWS])[:, Column.OWNER]
                 owners[: len(positions)] = new_owners
                 words[at + Batch.FILLED] = len(positions)
+                words[at + Batch.RUN] = positions.start + 1
             words[at + Batch.STATE] = State.READY
             words[self._me + Worker.COLLATE] = 0
             self._put_down(len(positions))

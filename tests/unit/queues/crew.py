@@ -259,6 +259,8 @@ class Crew:
         assert self.board.state(batch) == State.READY
         slot, rows = self.board.field(batch, Batch.SLOT), self.board.field(batch, Batch.ROWS)
         owners = self.board.row_table(slot, rows)[:, Column.OWNER] - 1
+        if run := self.board.field(batch, Batch.RUN):
+            assert owners.tolist() == list(range(run - 1, run - 1 + rows)), "rows hold others than the record says"
         if self.collates:
             memory = self.arena.view(Stretch.SLOT, slot, self.board.field(batch, Batch.HEAP_TOP))
             samples = codec.read(memory, self.board.field(batch, Batch.RESULT), codec.copy_all)

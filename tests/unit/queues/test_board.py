@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from minato._queues.fields import Batch, Header
+from minato._queues.fields import Batch, Header, State
+from minato._queues.reopening import Ticket, reopen
 from minato._records import EarlyStart, Run
 
 from .crew import Crew
@@ -205,5 +206,25 @@ def test_a_batch_is_cut_into_even_runs_none_longer_than_wished_for(
             assert isinstance(run, Run)
             runs.append(len(run.keys))
         assert runs == expected
+    finally:
+        crew.close()
+
+
+@pytest.mark.parametrize(("want", "said"), [(4, 1), (2, 0)], ids=["in one go", "in two"])
+def test_a_batch_says_whether_one_worker_made_it_in_one_go(want: int, said: int) -> None:
+    crew = Crew(late=True, collates=False, workers=1)
+
+    def complete() -> int:
+        while crew.board.state(0) != State.READY:
+            assert crew.hands[0].step(want)
+        return crew.board.field(0, Batch.RUN)
+
+    try:
+        crew.post()
+        assert complete() == said
+        reopen(crew.board, 0, [Ticket(0, 1, 1)], rows_are_spare=True)
+        assert complete() == 0, "a row was made later"
+        assert crew.deliver()
+        crew.check()
     finally:
         crew.close()
