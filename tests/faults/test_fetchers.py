@@ -129,6 +129,27 @@ def test_a_sample_that_kills_is_found_among_many_and_left_out(fetcher, in_order,
     assert loader.stats().skipped == (23,)
 
 
+def test_samples_that_kill_are_left_out_while_workers_come_and_go(fetcher, in_order):
+    """A sample that is suspected is fetched with nothing beside it, even by a worker told to leave meanwhile."""
+    deadly = [23, 24, 90]
+    loader = DataLoader(
+        Deadly(120, deadly, "SIGKILL"),
+        4,
+        num_workers=2,
+        fetcher=fetcher,
+        num_fetch_workers=5,
+        in_order=in_order,
+        on_error="skip",
+        adaptive=Scripted((1, 3, 2)),
+        max_workers=3,
+        max_worker_restarts=50,
+    )
+    with caught_warnings():
+        got = numbers(loader)
+    assert sorted(got) == [number for number in range(120) if number not in deadly]
+    assert sorted(loader.stats().skipped) == deadly
+
+
 def test_a_sample_that_kills_is_named(fetcher):
     loader = DataLoader(Deadly(60, [23], "os._exit"), 4, num_workers=2, fetcher=fetcher, num_fetch_workers=5)
     with caught_warnings(), pytest.raises(WorkerDied, match=r"while fetching sample index 23\b"):
@@ -304,3 +325,24 @@ def test_threads_without_workers_end_with_the_iterator(fetcher, how):
                 raise ZeroDivisionError
     del iterator
     until(lambda: not fetching_threads(), "threads to end")
+
+
+class Bulky(Rows):
+    """Every eighth sample has 17 MiB, the others 64 bytes; it may be awaited too."""
+
+    def __getitem__(self, index):
+        return torch.full((17 << 20 if index % 8 == 0 else 64,), index % 251, dtype=torch.uint8)
+
+    async def __getitem_async__(self, index):
+        await asyncio.sleep(0)
+        return self[index]
+
+
+def test_memory_of_large_samples_is_kept_and_given_back_while_others_are_fetched(fetcher):
+    """Each large one has the worker's malloc set anew, each small one after it brings it nearer to what it was."""
+    loader = DataLoader(Bulky(96), None, num_workers=1, fetcher=fetcher, num_fetch_workers=4, in_order=False)
+    seen = []
+    for sample in loader:
+        assert sample.min() == sample.max()
+        seen.append((int(sample[0]), len(sample)))
+    assert sorted(seen) == sorted((index, 17 << 20 if index % 8 == 0 else 64) for index in range(96))
