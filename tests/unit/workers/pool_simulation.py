@@ -148,9 +148,9 @@ class _Consumer:
             return
         assert board.state(ready) == State.READY
         slot = board.take_slot(ready)
-        owners = board.row_table(slot, board.filled(ready))[:, Column.OWNER] - 1
-        self.ledger.deliver(owners.copy())  # raises if one was delivered before
-        report.batches.append(owners.tolist())
+        owners = (board.row_table(slot, board.filled(ready))[:, Column.OWNER] - 1).tolist()
+        self.ledger.deliver(owners)  # raises if one was delivered before
+        report.batches.append(owners)
         report.seconds = self.now
         self.out.remove(ready)
         self.free.append(slot)
