@@ -24,6 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "leaks_ok(reason): this test may leave processes, threads or descriptors behind")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The libraries that integration tests import stay in the process, and every later fork takes longer for them: so
+    # these come last, but for the file that takes longest by far, and most of that in processes of its own.
+    items.sort(key=lambda item: (item.path.name != "test_offload_ray.py", item.path.parent.name == "integration"))
+
+
 def pytest_collection_finish() -> None:
     # With torch loaded a full collection takes 150 ms; without what imports have made, a few.
     gc.collect()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 
-import albumentations
-import monai.data
-import monai.transforms
 import numpy as np
 import pytest
 import torch
@@ -81,19 +78,29 @@ def as_tensor(x):
     return torch.as_tensor(np.ascontiguousarray(x)).float()
 
 
+# The libraries are imported where they are used: with them in memory every fork of every test takes twice the time.
+
+
 def monai_compose():
+    import monai.transforms
+
     return monai.transforms.Compose(
         [monai.transforms.Lambda(plus), monai.transforms.Flip(0), monai.transforms.Lambda(double), as_tensor]
     )
 
 
 def albumentations_compose(**arguments):
+    import albumentations
+
     flip, transpose = albumentations.HorizontalFlip(p=1), albumentations.Transpose(p=1)
     inner = albumentations.Compose([albumentations.InvertImg(p=1)])
     return albumentations.Compose([flip, inner, transpose], **arguments)
 
 
 def monai_dataset():
+    import monai.data
+    import monai.transforms
+
     class Slow(monai.transforms.Transform):
         def __call__(self, data):
             time.sleep(DEAR_S)
@@ -154,6 +161,8 @@ def test_samples_put_aside_in_the_middle_of_a_library_are_torchs(case):
 
 
 def test_a_compose_that_keeps_a_sample_s_boxes_on_itself_is_one_stage():
+    import albumentations
+
     names = ["cat", "dog", "fox", "hen", "owl"]
     boxes = albumentations.BboxParams(format="pascal_voc", label_fields=["labels"])
     dataset = Images(albumentations_compose(bbox_params=boxes), keywords=True, boxes=names)
@@ -175,6 +184,8 @@ def test_lists_of_images_which_albumentations_keeps_in_mind_are_one_stage():
 
 
 def test_a_lazy_compose_which_joins_transforms_is_one_stage():
+    import monai.transforms
+
     lazy = monai.transforms.Compose([monai.transforms.Lambda(plus), as_tensor], lazy=True)
     assert made_in_stages(Images(lazy), 1)[1] == ["load", "Compose"]
 
