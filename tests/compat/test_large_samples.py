@@ -13,7 +13,7 @@ from .data import Samples
 from .pieces import Pair
 
 SIDE = 160  # a square of float32: 100 kB
-COUNT, BATCH = 60, 12
+COUNT, BATCH = 36, 12
 
 
 def square(number: int) -> torch.Tensor:
