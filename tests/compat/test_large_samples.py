@@ -82,7 +82,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("at", [0, 5, 17, COUNT - 1])
+@pytest.mark.parametrize("at", [0, 17, COUNT - 1])
 @pytest.mark.parametrize("odd", ODD)
 def test_an_odd_one_is_what_torch_makes_of_it(loader_class, odd, at):
     samples = [(square(n), n) for n in range(COUNT)]
@@ -97,7 +97,7 @@ def test_a_stream_of_them_is_torchs(loader_class, count, drop_last):
     assert_as_reference(loader_class, stream, batch_size=BATCH, num_workers=2, drop_last=drop_last)
 
 
-@pytest.mark.parametrize("at", [0, 1, 30, COUNT - 1])
+@pytest.mark.parametrize("at", [0, 30, COUNT - 1])
 @pytest.mark.parametrize("odd", ODD)
 def test_an_odd_one_in_a_stream_is_what_torch_makes_of_it(loader_class, odd, at):
     samples = [(square(n), n) for n in range(COUNT)]

@@ -56,8 +56,14 @@ def test_the_rest_may_be_loaded_in_another_order(name, in_order):
     assert_resumes(KINDS[name], [0, 2], 2, in_order=in_order, prefetch_factor=3)
 
 
-@pytest.mark.parametrize("name", ["re-ordered", "stateful stream", "own sampler"])
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("name", "start_method"),
+    [
+        *(("re-ordered", start_method) for start_method in ("forkserver", "spawn")),
+        ("stateful stream", "spawn"),
+        ("own sampler", "forkserver"),
+    ],
+)
 def test_states_and_what_is_left_travel_to_started_workers(name, start_method):
     kind = KINDS[name]
     seed_all(1)
