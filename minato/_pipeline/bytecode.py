@@ -141,7 +141,7 @@ def may_change(code: CodeType) -> bool:
     return any(instruction.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") for instruction in dis.get_instructions(code))
 
 
-def _only_sleeps(code: CodeType, scope: dict[str, Any]) -> bool:
+def _only_sleeps(code: CodeType, scope: Names) -> bool:
     """Whether all that it does with the module `time` is `time.sleep`: retries do, and data sets made up for tests."""
     if scope.get("time") is not time:
         return False

@@ -7,6 +7,7 @@ import shutil
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 import minato
-from minato._pipeline import cache, room, store
+from minato._pipeline import cache, looking, room, store
 from minato._pipeline.looking import look
 from minato._pipeline.store import CacheStore
 
@@ -375,9 +376,14 @@ def test_what_cannot_be_cached_is_refused(tmp_path: Path) -> None:
         minato.DataLoader(dataset, cache_bytes=5)
     with pytest.raises(ValueError, match="needs a dataset with indices"):
         minato.DataLoader(_Stream(), cache="auto")
-    with minato.DataLoader(dataset, cache="auto") as loader:
+    with minato.DataLoader(_Drawn(None), cache="auto") as loader:
         next(iter(loader))
-        assert loader.stats().cache_note.startswith("nothing is cached: ")
+        assert loader.stats().cache_note.startswith("nothing is cached: the first stage, 'load', is random")
+
+
+class _Drawn(Images):
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(2), index
 
 
 class _Stream(IterableDataset[Any]):
@@ -393,3 +399,11 @@ def test_sizes_come_with_an_error() -> None:
     for stage, factor in zip(seen.stages, (1, 3), strict=True):
         assert abs(stage.size.total_bytes - factor * exact) < 0.02 * factor * exact
         assert 0 < stage.size.error_bytes < 0.01 * factor * exact
+
+
+def test_a_reading_that_waited_for_a_core_does_not_make_entries_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    began_and_ended = iter([0.0, 2.0, 5.0, 5.5, 7.0, 8.0])
+    monkeypatch.setattr(looking, "time", SimpleNamespace(perf_counter=began_and_ended.__next__))
+    sample, seconds = looking._stored(torch.arange(4))
+    assert torch.equal(sample, torch.arange(4))
+    assert seconds == 1.0
