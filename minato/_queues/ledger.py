@@ -77,7 +77,8 @@ class Ledger:
         return range(first, first + count)
 
     def deliver(self, positions: Sequence[int]) -> None:
-        """Record positions as delivered. Raises InternalError if one was never given out or is delivered twice."""
+        """Record positions as delivered; a range has no gaps. Raises InternalError, and records nothing, if one was
+        never given out or is delivered twice."""
         if not positions:
             return
         if isinstance(positions, range):
@@ -116,12 +117,14 @@ class Ledger:
                 self._count_down(batch, own_first, left - count)
 
     def _deliver_few(self, ordered: list[int]) -> None:
-        delivered = self._delivered
+        delivered, last = self._delivered, -1
         for position in ordered:
             if not 0 <= position < self._issued:
                 raise InternalError(f"position {position} was delivered, of {self._issued} given out")
-            if delivered[position]:
+            if delivered[position] or position == last:
                 raise InternalError(f"position {position} was delivered twice")
+            last = position
+        for position in ordered:
             delivered[position] = _DONE
         self._count += len(ordered)
         done, home, counted = 0, (-1, 0, 0), []

@@ -148,6 +148,7 @@ def test_samples_that_kill_are_left_out_while_workers_come_and_go(fetcher, in_or
         got = numbers(loader)
     assert sorted(got) == [number for number in range(120) if number not in deadly]
     assert sorted(loader.stats().skipped) == deadly
+    assert loader.stats().decisions
 
 
 def test_a_sample_that_kills_is_named(fetcher):
@@ -338,7 +339,7 @@ class Bulky(Rows):
         return self[index]
 
 
-def test_memory_of_large_samples_is_kept_and_given_back_while_others_are_fetched(fetcher):
+def test_samples_arrive_whole_while_memory_of_large_ones_is_kept_and_given_back(fetcher):
     """Each large one has the worker's malloc set anew, each small one after it brings it nearer to what it was."""
     loader = DataLoader(Bulky(96), None, num_workers=1, fetcher=fetcher, num_fetch_workers=4, in_order=False)
     seen = []

@@ -83,6 +83,7 @@ def test_what_must_not_happen_raises_and_changes_nothing(bad: tuple[int, ...], m
     with pytest.raises(InternalError, match=message):
         ledger.deliver(bad)
     assert ledger.delivered == 1
+    assert ledger.undelivered().tolist() == [0, 2, 3, 4, 5]
     assert list(ledger.open_batches) == [0, 1]
 
 
@@ -96,6 +97,7 @@ def test_many_that_must_not_be_delivered_raise_and_change_nothing(bad: range, ki
     with pytest.raises(InternalError, match="delivered"):
         ledger.deliver(bad if kind is range else list(bad))
     assert ledger.delivered == 100
+    assert ledger.undelivered().tolist() == list(range(100, 200))
     assert list(ledger.open_batches) == [1]
 
 
