@@ -1,4 +1,7 @@
-"""What no loader can pass: processes that make samples and stack them, and hand nothing over."""
+"""What a loader can hardly pass: processes that make samples and stack them, and hand nothing over.
+
+Not a strict bound: they leave malloc as it is, which may give the memory of a batch back to the system after each.
+"""
 
 from __future__ import annotations
 
