@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -21,6 +20,7 @@ from ._engine.cores import whole_cores
 from ._engine.engine import Engine
 from ._engine.inline import Habits
 from ._engine.inline_ahead import ConcurrentMap
+from ._engine.interrupts import Uninterrupted
 from ._engine.iterator import (
     DevicePrefetcher,
     LengthWatch,
@@ -32,7 +32,7 @@ from ._engine.iterator import (
 from ._engine.memory import MemoryKeeper
 from ._engine.observing import make_profile
 from ._engine.progress import Track
-from ._engine.resume import Resumed, checked, next_of, resume, take_state
+from ._engine.resume import Resumed, checked, next_of, resume, take_state, workers_for
 from ._engine.start import (
     check_fetcher,
     check_shippable,
@@ -60,7 +60,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     Args:
         in_order: True gives torch's exact batches in torch's order; False lets samples that are done overtake slower
             ones. None (default) re-orders only where nobody can have relied on order: with torch's own random samplers
-            and batching, and `torch.use_deterministic_algorithms` off.
+            and batching, and `torch.use_deterministic_algorithms` off. A seeded `generator` does not change that: for
+            the same batches in every run, say True.
         slow_timeout: when a sample counts as slow: a percentile of the profile ("p75"), seconds, or None for never.
         slow_fallback: used instead when too many samples are flagged.
         warmup_samples: samples to profile before the first threshold; None: max(64, 2 * batch_size).
@@ -206,8 +207,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     @property
     def shuffle(self) -> bool | None:
-        """The argument as given; torch keeps it only in the form of the sampler it leads to."""
+        """The argument as given, of which torch keeps the sampler only. Subclasses may set it: that changes nothing."""
         return self._shuffle
+
+    @shuffle.setter
+    def shuffle(self, shuffle: bool | None) -> None:
+        self.__dict__["_shuffle"] = shuffle
 
     # ---- iteration ------------------------------------------------------------------------------------------------
 
@@ -220,21 +225,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             warn_before_fork(_planning.make_plan(self, whole_cores), self.dataset, context, stacklevel=2)
         resumed = None if self._pending is None else resume(self, self._pending)
         iterator = self._begin_epoch(resumed)
-        self._track, self._pending = iterator.track, None
+        self._pending = None
+        if isinstance(iterator, LoaderIterator):
+            self._track = iterator.track
         return iterator
 
     def _begin_epoch(self, resumed: Resumed | None) -> LoaderIterator:
-        workers = self.num_workers
-        if resumed is not None and resumed.workers not in (None, workers):
-            workers = resumed.workers or 0
-            warnings.warn(
-                f"this epoch of an iterable dataset was begun with num_workers={workers}, and its streams cannot be "
-                f"divided anew: the rest of it runs with num_workers={workers}, following epochs with "
-                f"{self.num_workers}",
-                stacklevel=3,
-            )
+        workers = workers_for(resumed, self.num_workers, stacklevel=3)
         if workers == 0 or not self.persistent_workers or workers != self.num_workers:
-            return self._get_iterator(resumed, workers)
+            return self._new_iterator(resumed, workers)
         kept: Any = self._iterator  # torch's attribute for it, of torch's type
         iterator: WorkerIterator | None = kept
         stale = self._cache is not None and self._cache.is_stale(self)
@@ -243,17 +242,23 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
                 if stale and not iterator.closed and resumed is None:
                     resumed = next_of(iterator.track, iterator.following, self._index_sampler)
                 iterator.supersede()
-            iterator = self._worker_iterator(resumed, workers)
-            self.__dict__["_iterator"] = iterator
+            new = self._new_iterator(resumed, workers)
+            if not isinstance(new, WorkerIterator):  # a subclass has its own, which cannot begin anew
+                return new
+            self.__dict__["_iterator"] = iterator = new
         else:
             iterator.restart(self._index_sampler, self._length_watch(), shared_pipe_seed(self.dataset, self.generator))
         return iterator
 
-    def _get_iterator(  # type: ignore[override]
-        self, resumed: Resumed | None = None, workers: int | None = None
-    ) -> LoaderIterator:
-        """torch's name for it: subclasses that keep an iterator of their own call it."""
-        workers = self.num_workers if workers is None else workers
+    def _get_iterator(self) -> LoaderIterator:  # type: ignore[override]
+        """torch's name for it: subclasses that keep an iterator of their own call it, others override it."""
+        workers = self.num_workers
+        return self._worker_iterator(None, workers) if workers > 0 else self._inline_iterator(None)
+
+    def _new_iterator(self, resumed: Resumed | None, workers: int) -> LoaderIterator:
+        """An iterator over a new epoch, or over what is left of one. A subclass may have given one of its own."""
+        if resumed is None:
+            return self._get_iterator()
         return self._worker_iterator(resumed, workers) if workers > 0 else self._inline_iterator(resumed)
 
     def _inline_iterator(self, resumed: Resumed | None) -> LoaderIterator:
@@ -275,6 +280,14 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _worker_iterator(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         self.check_worker_number_rationality()
+        with Uninterrupted():  # workers that are started are somebody's, who ends them
+            iterator = self._start_workers(resumed, workers)
+        if self._closed:  # in another thread, meanwhile
+            iterator.close()
+            raise LoaderClosed("this loader was closed while its workers were being started")
+        return iterator
+
+    def _start_workers(self, resumed: Resumed | None, workers: int) -> WorkerIterator:
         pinner = make_pinner(self.pin_memory, self.pin_memory_device)
         plan = _planning.make_plan(self, whole_cores, workers)
         context = start_method(self.multiprocessing_context)
@@ -296,8 +309,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         prefetcher = make_prefetcher(engine, pinner, self._devices, self._device_depth)
         if prefetcher is not None:
             self._prefetchers.add(prefetcher)
-        length, watch = self._sampler_length, self._length_watch(resumed)
-        return WorkerIterator(engine, length, watch, pinner, track, plan.persistent, prefetcher)
+        watch = self._length_watch(resumed)
+        return WorkerIterator(engine, self._sampler_length, watch, pinner, track, plan.persistent, prefetcher)
 
     def _layer(self, context: BaseContext | None) -> Any:
         """What stands between workers, or this process, and the dataset, for an iterator that begins now."""

@@ -73,6 +73,8 @@ class Beforehand:
         """The consumer asks for a batch. Returns the seconds since it got the last one of this epoch."""
         self._asked_at = now = _clock()
         self._was_here = False
+        if self._thread is None and self._leisure.is_enough and not self._is_over:
+            self._start()  # here, where no batch is on its way to the consumer that an interrupt could lose
         if not self._arrived_at:
             return None
         step_s = now - self._arrived_at
@@ -100,12 +102,9 @@ class Beforehand:
         self._arrived_at = now = _clock()
         if self._was_here:
             self._leisure.handed_over(now - self._asked_at)
-        if self._leisure.is_enough and not self._is_over:
-            if self._thread is None:
-                self._start()
-            if self._thread is not None:
-                self._expected = True
-                self._knock()
+        if self._thread is not None and self._leisure.is_enough and not self._is_over:
+            self._expected = True
+            self._knock()
 
     def drop(self) -> None:
         """Nobody wants what is ready. To be called under the lock."""
@@ -116,14 +115,15 @@ class Beforehand:
     # ---- the thread's side ------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="minato-beforehand", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads to give: `next()` does all itself, as before
-            self._is_over = True
-            return
-        self._thread = thread
+        # Known before it is started: who is interrupted in between must not start another.
+        self._thread = threading.Thread(target=self._run, name="minato-beforehand", daemon=True)
         _at_work.add(self)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no more threads to give: `next()` does all itself, as before
+            self._thread = None
+            self._is_over = True
+            _at_work.discard(self)
 
     def _run(self) -> None:
         while True:
@@ -169,7 +169,7 @@ class Beforehand:
         _at_work.discard(self)
         if self._thread is not None and os.getpid() == self._pid:
             self._knock()
-            if here:
+            if here and self._thread.ident is not None:  # it was started
                 self._thread.join()
         self._prepare = lambda: None  # the engine's: with a cycle, all its memory would wait for the collector
         return here

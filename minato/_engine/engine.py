@@ -50,6 +50,9 @@ class Engine:
         self._beforehand = Beforehand(self._prepare, self._in_use)
         # Where failures may have to be seen to, every batch is taken by the consumer.
         self._prepares = parts.mender is None
+        # The system takes long to take down processes with much memory: that can be done while the user has the last
+        # batch. Not where somebody may yet start workers, or watches the processes that have work of this pool.
+        self._ends_with_epoch = not (plan.persistent or parts.scaler is not None or parts.away.is_there)
         self._twins = Twins(plan.worker.num_workers if plan.worker.source is Source.ITERABLE else 0)
         keep_until_exit(self)
 
@@ -217,6 +220,8 @@ class Engine:
             return self._deliver(batch, fields)
         finally:
             self._epochs.top_up_in_time(aside)
+            if self._epochs.is_over and self._ends_with_epoch:
+                self._pool.let_go()
             if not aside:  # what is made ready aside is returned later
                 self._away.returned(samples_in(fields), waited_s)
 
@@ -247,8 +252,14 @@ class Engine:
 
     def stats(self) -> LoaderStats:
         """The state right now; totals are the loader's."""
-        if self._closed:
-            return LoaderStats()
+        try:
+            return LoaderStats() if self._closed else self._stats_now()
+        except IndexError:
+            if self._closed:  # meanwhile: in another thread, or by the collector, in this one
+                return LoaderStats()
+            raise
+
+    def _stats_now(self) -> LoaderStats:
         prepared = len(self._beforehand)
         return LoaderStats(
             workers=len(self._pool.alive),
@@ -292,8 +303,15 @@ class Engine:
         """End the workers and give everything back. Idempotent; does nothing in a forked copy of the process."""
         if self._closed or self.is_foreign:
             return
-        self._waiting.is_closing = True
-        self._pool.interrupt()
+        # Half of it would leave workers that write to memory which the next engine gets. Not the engine's own, which is
+        # for whoever holds its lock.
+        with Uninterrupted():
+            self._waiting.is_closing = True
+            self._pool.interrupt()
+            if not self._pool.puts_off(self._end):
+                self._end()
+
+    def _end(self) -> None:
         if self._beforehand.end(self._finish):
             self._finish()
 

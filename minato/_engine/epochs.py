@@ -114,6 +114,11 @@ class Epochs:
     # ---- batches ----------------------------------------------------------------------------------------------------
 
     @property
+    def is_over(self) -> bool:
+        """Whether every batch of this epoch was delivered."""
+        return self.current.exhausted and not self.current.out
+
+    @property
     def in_flight(self) -> int:
         """Batches posted and not delivered."""
         return len(self.current.out) + (0 if self.ahead is None else len(self.ahead.out))

@@ -30,8 +30,8 @@ class Uninterrupted:
         if self._depth == 0 and threading.get_ident() == self._main:
             previous = _signal.getsignal(_SIGINT)
             if callable(previous):
+                self._noted = None  # before the handler is in place: it may be called at once
                 _signal.signal(_SIGINT, self._note)
-                self._noted = None
                 self._previous = previous
         self._depth += 1
 

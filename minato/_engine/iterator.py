@@ -14,6 +14,7 @@ from torch.autograd import profiler
 from .._device.pinning import Pinner, make_pinner
 from .._device.prefetch import DevicePrefetcher
 from .engine import Engine
+from .interrupts import Uninterrupted
 from .onto_device import make_prefetcher
 from .progress import Handover, Track
 
@@ -176,7 +177,8 @@ class WorkerIterator(LoaderIterator):
 
     def close(self) -> None:
         super().close()
-        self._finalizer()
+        with Uninterrupted():  # it is called once, and nobody would close the engine if it were left half-way
+            self._finalizer()
 
     def supersede(self) -> None:
         """Another iterator takes its place. Whoever goes on with this one in the middle of its epoch gets an error."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,20 @@ def next_of(track: Track, number: int, sampler: Any) -> Resumed:
 
 
 # ---- taking a state -----------------------------------------------------------------------------------------------
+
+
+def workers_for(resumed: Resumed | None, planned: int, stacklevel: int) -> int:
+    """How many workers an epoch, or what is left of one, runs with, where `planned` are. Says so if it is another
+    number."""
+    if resumed is None or resumed.workers in (None, planned):
+        return planned
+    workers = resumed.workers or 0
+    warnings.warn(
+        f"this epoch of an iterable dataset was begun with num_workers={workers}, and its streams cannot be divided "
+        f"anew: the rest of it runs with num_workers={workers}, following epochs with {planned}",
+        stacklevel=stacklevel + 1,
+    )
+    return workers
 
 
 def take_state(loader: Any, track: Track | None, keeps_workers: bool) -> State:

@@ -17,6 +17,14 @@ from .arena import Arena, Stretch
 from .mapping import Bytes
 
 
+class _Lease(weakref.ref[Bytes]):
+    """Of a slot's memory. Its end is noted by a callback that is not written in Python: an interrupt that came while
+    such a one ran would be lost."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
 class Slots:
     """Which slots exist and who has them. Called by the consuming thread only; returns may come from any thread."""
 
@@ -33,9 +41,9 @@ class Slots:
         self._count = 0
         self._warm: set[int] = set()
         """Slots that have memory: batches were in them."""
-        self._lent: dict[int, weakref.ref[Bytes]] = {}
+        self._lent: dict[int, _Lease] = {}
         # A lease ends in a garbage-collection callback, where taking a lock could deadlock: append is atomic.
-        self._returned: deque[int] = deque()
+        self._returned: deque[_Lease] = deque()
 
     @property
     def count(self) -> int:
@@ -68,11 +76,11 @@ class Slots:
         # A fresh array object whose life is the lease's life. Not a slice: numpy lets a view of a view refer to the
         # innermost array, past the one in between. A view of an array over a buffer refers to that array.
         memory = np.frombuffer(self._arena.view(Stretch.SLOT, slot, nbytes).data, np.uint8)
-        returned = self._returned
         self._before_lending(memory, nbytes)
         self.out.discard(slot)
         self._warm.add(slot)
-        self._lent[slot] = weakref.ref(memory, lambda _: returned.append(slot))
+        self._lent[slot] = lease = _Lease(memory, self._returned.append)
+        lease.slot = slot
         return memory
 
     def put_back(self, slot: int) -> None:
@@ -116,7 +124,7 @@ class Slots:
     def _collect(self) -> None:
         while self._returned:
             try:
-                slot = self._returned.popleft()
+                slot = self._returned.popleft().slot
             except IndexError:  # whoever asks how many are lent has been quicker, in a thread of its own
                 return
             del self._lent[slot]

@@ -79,7 +79,10 @@ class WorkerPool:
         self._closed = False
         self._program: Program | None = program
         self._guest: int | None = None
-        self._lock = threading.Lock()  # over _processes, _pidfds and _poll while workers are being started
+        self._after_start: Callable[[], None] | None = None
+        # Over _processes, _pidfds and _poll while workers are being started. The collector may end this pool, or one
+        # that was abandoned, in the middle of any of its methods, in the same thread.
+        self._lock = threading.RLock()
 
     # ---- start ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,19 @@ class WorkerPool:
                     self._start_one(worker)
         except BaseException as error:  # raised in the consuming thread by check_started
             self._start_error = error
-        os.eventfd_write(self.ready, 1)
+        if self._after_start is not None:
+            self._after_start()
+        else:
+            os.eventfd_write(self.ready, 1)
+
+    def puts_off(self, end: Callable[[], None]) -> bool:
+        """Whether the caller is the thread that starts workers, where the collector has found nobody holding this pool:
+        it cannot be ended in the middle of that. `end` is called as soon as it can."""
+        if threading.current_thread() is not self._starter or self._after_start is not None:
+            return False
+        self._closed = True
+        self._after_start = end
+        return True
 
     def check_started(self) -> None:
         """Raise what went wrong while a thread started the workers."""
@@ -301,18 +316,28 @@ class WorkerPool:
 
     # ---- stop -----------------------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """End all workers: ask, then SIGTERM, then SIGKILL, within a second. Leaves nothing behind."""
+    def let_go(self) -> None:
+        """Ask all workers to end, and start no more: nothing is left to do. `stop` sees to it that they are gone."""
         self._closed = True
         self._board.control.words[Header.STOP] = 1
-        if self._starter is not None:
-            self._starter.join()
         self.wake(range(len(self._wake)))
-        for grace_s, number in ((STOP_GRACE_S, signal.SIGTERM), (TERM_GRACE_S, signal.SIGKILL)):
-            self._join_all(grace_s)
-            self._signal_all(number)
-        self._join_all(None)
-        self._descriptors.close()
+
+    def stop(self) -> None:
+        """End all workers: ask, then SIGTERM, then SIGKILL, within a second. Leaves nothing behind."""
+        try:
+            self.let_go()
+            if self._starter is not None and self._starter is not threading.current_thread():
+                self._starter.join()
+            for grace_s, number in ((STOP_GRACE_S, signal.SIGTERM), (TERM_GRACE_S, signal.SIGKILL)):
+                self._join_all(grace_s)
+                self._signal_all(number)
+            self._join_all(None)
+        except BaseException:  # some signal's handler has raised: nobody may be left who writes to what others get
+            self._signal_all(signal.SIGKILL)
+            self._join_all(KILL_GRACE_S)
+            raise
+        finally:
+            self._descriptors.close()
 
     def _join_all(self, grace_s: float | None) -> None:
         deadline = None if grace_s is None else time.monotonic() + grace_s

@@ -294,6 +294,7 @@ def test_a_fork_does_not_wait_for_ever_for_the_thread(monkeypatch):
         return "a batch"
 
     ready = Beforehand(prepare, threading.RLock())
+    ready.asked()
     ready.arrived()
     assert at_it.wait(30)
     try:

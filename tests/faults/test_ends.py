@@ -105,6 +105,33 @@ def test_a_persistent_loader_as_garbage_stops_its_workers():
 # --------------------------------------------------------------------------------------------------------------- close
 
 
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_workers_end_while_the_user_has_the_last_batch(context, in_order):
+    """Taking down processes with much memory takes the system a while, which need not come on top of the epoch."""
+    loader = DataLoader(Rows(24), 4, num_workers=2, multiprocessing_context=context, in_order=in_order)
+    iterator = iter(loader)
+    batches = [next(iterator) for _ in range(len(loader) - 1)]
+    pids = pids_of(iterator)
+    assert pids
+    batches.append(next(iterator))
+    until(lambda: not running(pids), "the workers end")
+    assert sorted(value for batch in batches for value in batch[:, 0].tolist()) == list(range(24))
+    assert list(iterator) == []
+    assert len(list(loader)) == len(loader)
+
+
+def test_persistent_workers_do_not_end_with_the_last_batch():
+    with DataLoader(Rows(24), 4, num_workers=2, persistent_workers=True) as loader:
+        iterator = iter(loader)
+        assert len([next(iterator) for _ in range(len(loader))]) == len(loader)
+        pids = pids_of(iterator)
+        assert len(list(iterator)) == 0
+        assert len(list(loader)) == len(loader)
+        assert pids_of(loader._iterator) == pids
+        assert running(pids) == pids
+
+
 def test_close_twice_is_as_good_as_once(endless):
     iterator = iter(endless)
     held = next(iterator)

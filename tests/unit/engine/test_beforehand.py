@@ -55,6 +55,7 @@ def lock() -> Any:
 def beforehand(source: Source, lock: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beforehand]:
     monkeypatch.setattr(Leisure, "is_enough", property(lambda _: True))
     made = Beforehand(source.prepare, lock)
+    made.asked()
     yield made
     source.gate.set()
     made.end(lambda: None)
@@ -69,6 +70,7 @@ def settled(beforehand: Beforehand) -> None:
 def test_no_thread_is_started_without_leisure(source: Source, lock: Any) -> None:
     before = threading.active_count()
     idle = Beforehand(source.prepare, lock)
+    idle.asked()
     idle.arrived()
     assert threading.active_count() == before
     assert idle.take() is None
