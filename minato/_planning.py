@@ -122,7 +122,7 @@ def make_plan(loader: Any, cores: Callable[[], int], workers: int | None = None)
     most_workers = workers if not adaptive else most_adaptive_workers(loader, cores)
     most_remote = 0 if loader.offload is None else loader.offload.most_remote
     lanes, rows = _lanes(loader, iterable), _rows_of(loader)
-    collate = decide_collate(loader.collate_fn, loader.batch_sampler is not None)
+    collate = decide_collate(loader.collate_fn, loader._auto_collation)
     # The asyncio fetcher awaits samples one by one, whatever else the dataset offers.
     together = not iterable and collate is not Collate.NONE and reads_together(loader.dataset)
     together = together and loader.fetcher != "asyncio"

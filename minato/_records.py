@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+
+class Asked(list[Any]):
+    """The keys of a batch, and the sampler's own object that they came in: torch gives that to `__getitems__`."""
+
+    def __init__(self, given: Any, keys: Iterable[Any]) -> None:
+        super().__init__(keys)
+        self.given = given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Asked, (self.given, list(self))  # both: a set may have another order elsewhere
+
+
+def keys_of(batch: Any, together: bool) -> list[Any]:
+    """The keys of a sampler's batch. `together`: they are asked for by one `__getitems__` call."""
+    if type(batch) is Asked:
+        return batch
+    if type(batch) is list or not together or not hasattr(batch, "__len__"):  # the last: it can be read only once
+        return list(batch)
+    return Asked(batch, batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from .._queues.keys import Indices, Keys, Placed
 from .._queues.ledger import Ledger
 from .._queues.posting import PostingBoard
 from .._queues.recovery import OpenEpoch
-from .._records import StreamStart
+from .._records import StreamStart, keys_of
 from .courses import Course, begin_course
 from .foresight import Foresight
 from .progress import Handover, MapProgress, StreamPlace, StreamProgress
@@ -123,6 +123,7 @@ class TicketFeed(Feed):
         self._sampler = course.batches
         self._by_sample = plan.short_batch_last
         self._single = plan.collate is Collate.NONE
+        self._together = plan.together
         self._full = 0
         self._drained = False
         """Whether the sampler has no more."""
@@ -153,7 +154,8 @@ class TicketFeed(Feed):
             number = self._post_portion(board, slot, keys)
             keys = keys.keys
         else:
-            keys = [keys] if self._single else keys if isinstance(keys, Indices) else list(keys)
+            if not isinstance(keys, Indices):
+                keys = [keys] if self._single else keys_of(keys, self._together)
             number = self._post(board, slot, keys, len(keys))
         self.ledger.issue(number, len(keys))
         self._full = self._full or len(keys)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from .._fetchers.sequential import has_getitems
+from .._fetchers.sequential import ask_together, has_getitems
 from .._fetchers.stream import Stream
 from .._plan import Collate, WorkerPlan
 from .._queues.keys import Indices
+from .._records import keys_of
 from .._sample_random import SampleSource, announce
 from .._workers import plain
 from .._workers.generators import Generator, mix
@@ -77,7 +78,7 @@ class InlineMap:
             origins, keys = keys.origins, keys.keys
         elif self._single:
             keys = [keys]
-        keys = keys.tolist() if isinstance(keys, Indices) else keys if hasattr(keys, "__len__") else list(keys)
+        keys = keys.tolist() if isinstance(keys, Indices) else keys_of(keys, self._together)
         first = self._position
         self.handover.add((self._batches, range(first, first + len(keys))))
         self._position += len(keys)
@@ -85,7 +86,7 @@ class InlineMap:
         origins = range(first, self._position) if origins is None else origins
         samples = self._fetch(keys, origins)
         self._totals.batches_delivered += 1
-        self._totals.samples_delivered += len(samples)
+        self._totals.samples_delivered += len(keys)
         if not self._own_function:
             return self._function(samples)
         return self._collate(samples[0] if self._single else samples, origins[0] if origins else first)
@@ -97,7 +98,8 @@ class InlineMap:
         waiting = [n for number, units in on_the_way for n in (units if self._by_sample else (number,))]
         return MapProgress(self._course.origin, self._course.before.after(issued, np.array(waiting, np.int64)))
 
-    def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> list[Any]:
+    def _fetch(self, keys: Sequence[Any], origins: Sequence[int]) -> Any:
+        """The samples, or what `__getitems__` gave in place of a list of them."""
         source = SampleSource(
             lambda number: sample_seed(self._seed, origins[number], keys[number]), lambda: self._number(len(keys))
         )
@@ -106,7 +108,7 @@ class InlineMap:
         finally:
             announce(None)  # a source would keep this object alive
 
-    def _fetch_under(self, source: SampleSource, keys: Sequence[Any]) -> list[Any]:
+    def _fetch_under(self, source: SampleSource, keys: Sequence[Any]) -> Any:
         randomness = self._samples
         announce(source)
         if not randomness.seeds:  # nothing draws, as far as we know: fetch, and look whether that is still true
@@ -115,24 +117,24 @@ class InlineMap:
             if not randomness.were_used(before):
                 return samples
 
-        def fetch(reseed: Reseed | None) -> list[Any]:
+        def fetch(reseed: Reseed | None) -> Any:
             announce(source)
             return self._fetch_plain(keys) if reseed is None else self._fetch_seeded(keys, reseed)
 
         with randomness.preserved():
             return randomness.fetch(fetch, source.seed_of)
 
-    def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
+    def _fetch_plain(self, keys: Sequence[Any]) -> Any:
         dataset = self.dataset
         if self._together:
-            samples: list[Any] = dataset.__getitems__(keys)
-            return samples
+            return ask_together(dataset, keys)
         self._left = left = iter(keys)
         return [dataset[key] for key in left]
 
-    def _fetch_seeded(self, keys: Sequence[Any], reseed: Reseed) -> list[Any]:
+    def _fetch_seeded(self, keys: Sequence[Any], reseed: Reseed) -> Any:
         if self._together:
-            reseed(0)
+            if keys:
+                reseed(0)
             return self._fetch_plain(keys)
         samples = []
         self._left = left = iter(keys)

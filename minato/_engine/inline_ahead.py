@@ -20,10 +20,12 @@ from typing import Any
 from .._errors import DatasetStopIteration, LoaderClosed
 from .._fetchers.asynchronous import async_getter
 from .._fetchers.loop_thread import FetchLoop
+from .._fetchers.sequential import ask_together
 from .._fetchers.threaded import FetchThreads, Outcome
 from .._plan import Collate, Fetcher, LoaderPlan, WorkerPlan
 from .._queues.keys import Indices
 from .._recording import Recorder
+from .._records import keys_of
 from .._sample_random import SampleSource, announce
 from .._workers.lanes import copies_of
 from .._workers.randomness import Reseed, sample_seed
@@ -100,7 +102,7 @@ class LookAhead:
     def collect_together(self, keys: Sequence[Any], origins: Sequence[int]) -> Outcome:
         """The outcome of samples that are fetched together."""
         try:
-            return self._outcome(list(keys), origins[0]) if len(keys) else Outcome([])
+            return self._outcome(keys, origins[0]) if len(keys) else Outcome([])
         except BaseException:
             self._drop(origins)
             raise
@@ -165,7 +167,7 @@ class LookAhead:
             origins, keys = given.origins, given.keys
         elif self._single:
             keys = [given]
-        keys = keys.tolist() if isinstance(keys, Indices) else list(keys)
+        keys = keys.tolist() if isinstance(keys, Indices) else keys_of(keys, self._together)
         origins = range(self._position, self._position + len(keys)) if origins is None else origins
         self._position += len(keys)
         self._rows = max(1, len(keys))
@@ -227,7 +229,7 @@ class _Pool:
         def fetch(dataset: Any) -> Any:
             announced()
             with around:
-                return dataset.__getitems__(key) if together else dataset[key]
+                return ask_together(dataset, key) if together else dataset[key]
 
         assert self._threads is not None
         return self._threads.submit(fetch)

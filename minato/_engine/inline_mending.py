@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import SampleError
+from .._fetchers.sequential import ask_together
 from .._plan import LoaderPlan
 from .._queues.keys import Indices, Placed
 from .._scheduler.error_policy import ErrorPolicy, Verdict, backoff_s
@@ -95,10 +96,10 @@ class MendingMap(InlineMap):
             self._taken: list[int] = []
             self.handover.add((self._batches, self._taken))
             keys, samples = self._gather()
-            if not samples and (self._full and self._refills):
+            if not keys and (self._full and self._refills):
                 self.handover.take_back()
                 raise StopIteration  # the sampler has no more
-            if not samples:
+            if not keys:
                 self.handover.take_back()
                 continue  # nothing is left of this batch
             try:
@@ -107,7 +108,7 @@ class MendingMap(InlineMap):
                 self.handover.take_back()
                 continue
             self._totals.batches_delivered += 1
-            self._totals.samples_delivered += len(samples)
+            self._totals.samples_delivered += len(keys)
             return batch
 
     def progress(self) -> MapProgress:
@@ -117,8 +118,8 @@ class MendingMap(InlineMap):
         waiting = [origin for _, taken in self.handover.batches for origin in taken]
         return MapProgress(self._course.origin, self._reserve.delivered(waiting))
 
-    def _gather(self) -> tuple[list[Placed], list[Any]]:
-        """Good samples of the next batch, and their keys."""
+    def _gather(self) -> tuple[list[Placed], Any]:
+        """Keys of the next batch's good samples, and these, or what `__getitems__` gave in place of a list of them."""
         keys: list[Placed] = []
         samples: list[Any] = []
         wanted = self._take(self._full)
@@ -126,7 +127,7 @@ class MendingMap(InlineMap):
         self._full = self._full or len(wanted)
         while wanted:
             found = self._fetch([key.key for key in wanted], [key.origin for key in wanted])
-            if len(found) != len(wanted):  # __getitems__ has its own idea of the batch
+            if type(found) is not list or len(found) != len(wanted):  # __getitems__ has its own idea of the batch
                 return wanted, found
             for key, sample in zip(wanted, found, strict=True):
                 try:
@@ -172,7 +173,7 @@ class MendingMap(InlineMap):
 
         return self._judge.insist(attempt, sample.error, key.key, key.origin, "fetch")
 
-    def _collated(self, keys: list[Any], samples: list[Any], position: int) -> Any:
+    def _collated(self, keys: list[Any], samples: Any, position: int) -> Any:
         def attempt() -> Any:
             if not self._own_function:
                 return self._function(samples)
@@ -181,19 +182,18 @@ class MendingMap(InlineMap):
         try:
             return attempt()
         except Exception as error:
-            return self._judge.insist(attempt, error, keys, position, "collate", len(samples))
+            return self._judge.insist(attempt, error, keys, position, "collate", len(keys))
 
     # ---- fetching, with errors in place of samples ------------------------------------------------------------------
 
-    def _fetch_plain(self, keys: Sequence[Any]) -> list[Any]:
+    def _fetch_plain(self, keys: Sequence[Any]) -> Any:
         if not self._together:
             self._left = left = iter(keys)
             return [self._one(key) for key in left]
         try:
-            samples: list[Any] = self.dataset.__getitems__(keys)
+            return ask_together(self.dataset, keys)
         except Exception as error:
             return [Failed(error)] if len(keys) == 1 else [self._fetch_plain([key])[0] for key in keys]
-        return samples
 
     def _one(self, key: Any) -> Any:
         try:

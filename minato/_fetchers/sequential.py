@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .._errors import CapturedError
+from .._records import Asked
 
 Capture = Callable[[BaseException, object], CapturedError]
 """Makes an exception and the key it is about into what takes the sample's place."""
@@ -77,6 +78,11 @@ def fetch_onto(
         del sample
 
 
+def ask_together(dataset: Any, keys: Sequence[Any]) -> Any:
+    """One `__getitems__` call, with the sampler's own object where that is known, as torch does it."""
+    return dataset.__getitems__(keys.given if type(keys) is Asked else list(keys))
+
+
 def fetch_together(
     dataset: Any,
     keys: Sequence[Any],
@@ -84,13 +90,13 @@ def fetch_together(
     one_by_one: bool = False,
     current: Word = NOBODY_LOOKS,
     caught: type[BaseException] = Exception,
-) -> list[Any]:
-    """One `__getitems__` call, which may return more or fewer samples than it was asked for. An exception takes the
-    place of all samples; with `one_by_one` each is then asked for alone, to see which of them fail. `current` as for
-    `fetch_each`, as far as a sample is asked for alone."""
+) -> Any:
+    """One `__getitems__` call, and what it returns: a list of as many samples as it was asked for, or anything else
+    that the collate function takes. An exception takes the place of all samples; with `one_by_one` each is then asked
+    for alone, to see which of them fail. `current` as for `fetch_each`, as far as a sample is asked for alone."""
     current[0] = 0 if len(keys) == 1 else -1
     try:
-        return list(dataset.__getitems__(list(keys)))
+        return ask_together(dataset, keys)
     except caught as error:
         if not one_by_one or len(keys) == 1:
             return [capture(error, list(keys))] * len(keys)

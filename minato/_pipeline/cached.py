@@ -133,7 +133,7 @@ class CachedSubset(CachedDataset):
 class CachedBatchDataset(CachedDataset):
     """The same for a dataset that fetches several samples at once: whole samples are kept."""
 
-    def __getitems__(self, indices: list[Any]) -> list[Any]:
+    def __getitems__(self, indices: Any) -> Any:
         store, generation = self._store, self._generation
         plain = [type(index) is int and 0 <= index < store.entries for index in indices]
         found = [store.get(index, generation) if known else None for index, known in zip(indices, plain, strict=True)]
@@ -141,9 +141,10 @@ class CachedBatchDataset(CachedDataset):
         if (instrument := active()) is not None:
             instrument.looked_up(False, len(missing))
             instrument.looked_up(True, len(indices) - len(missing))
-        made = list(self._dataset.__getitems__(missing)) if missing else []
-        if len(made) != len(missing):  # it has its own idea of a batch
-            return list(self._dataset.__getitems__(indices))
+        is_new = len(missing) == len(indices)
+        made = self._dataset.__getitems__(indices if is_new else missing) if missing else []
+        if type(made) is not list or len(made) != len(missing):  # it has its own idea of a batch
+            return made if is_new else self._dataset.__getitems__(indices)
         fresh = iter(made)
         samples = []
         for index, known, entry in zip(indices, plain, found, strict=True):

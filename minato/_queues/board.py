@@ -54,6 +54,11 @@ class Board:
         at = self.control.batch(batch)
         return self._words[at : at + BATCH_WORDS].tolist()
 
+    def is_collated(self, batch: int) -> bool:
+        """Whether nobody needs the single samples of a batch any more. A look without the lock."""
+        at = self.control.batch(batch)
+        return self._words[at + Batch.NUMBER] != batch or self._words[at + Batch.STATE] in (State.READY, State.ENDED)
+
     def bind_slot(self, batch: int) -> int:
         """The slot of a batch, taken from the free ones if it has none yet."""
         slot = self._words[self.control.batch(batch) + Batch.SLOT]
@@ -135,7 +140,7 @@ def complete(words: memoryview, at: int, table: Words) -> bool:
     odd = kinds.any()  # most batches have fixed rows only: one look in place of two
     if odd and not flags & Flag.SHORT and (kinds == Kind.FAILED).any():
         words[at + Batch.FLAGS] |= Flag.ERROR
-    elif not flags & Flag.RESULT and (flags & (Flag.COLLATE | Flag.SHORT) or (odd and (kinds == Kind.PICKLED).any())):
+    elif not flags & Flag.RESULT and (odd or flags & (Flag.COLLATE | Flag.SHORT)):
         words[at + Batch.STATE] = State.COLLATING
         return True
     words[at + Batch.STATE] = State.READY

@@ -116,6 +116,19 @@ class TensorPickler(pickle.Pickler):
         return _rebuild, (pickle.PickleBuffer(flat), _CODES[obj.dtype], tuple(obj.shape), stride)
 
 
+class ResultPickler(TensorPickler):
+    """Arrays are as torch's loader gives them to the user, whatever `collate_fn` made: writable, in this machine's byte
+    order, with strides that torch takes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is np.ndarray and not (
+            obj.flags.writeable and obj.dtype.isnative and min(obj.strides, default=0) >= 0
+        ):
+            obj = obj.astype(obj.dtype.newbyteorder("="), order="K")  # a copy
+            return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(obj)
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.is_cpu
@@ -147,4 +160,5 @@ def _rebuild(buffer: Any, code: int, shape: tuple[int, ...], stride: tuple[int, 
     if len(buffer) == 0:
         return torch.empty(shape, dtype=_DTYPES[code])
     flat = torch.frombuffer(buffer, dtype=_DTYPES[code])
-    return flat.view(shape) if stride is None else flat.as_strided(shape, stride)
+    # Detached: to torch it is nobody's view, and may be changed in every way.
+    return (flat.view(shape) if stride is None else flat.as_strided(shape, stride)).detach()

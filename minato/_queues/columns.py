@@ -256,7 +256,7 @@ def _tensor_over(memory: Bytes, offset: int, leaf: Leaf, rows: int, copied: bool
         column: npt.NDArray[Any] = np.ndarray((rows, *leaf.shape), dtype, memory, offset)
         return torch.from_numpy(column.copy() if copied else column)
     tensor = torch.frombuffer(memory, dtype=leaf.dtype, count=count, offset=offset).view(rows, *leaf.shape)
-    return tensor.clone() if copied else tensor
+    return tensor.clone() if copied else tensor.detach()  # to torch it is nobody's view
 
 
 def _array_over(column: torch.Tensor, leaf: Leaf) -> Any:

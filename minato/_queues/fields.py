@@ -44,6 +44,8 @@ class Header:
     AWAY_TAIL = 17
     AWAY_SHARED = 18
     """1: workers here take what is set aside when they have nothing else to do."""
+    UNSENT = 26
+    """1: some sample could not be pickled. From then on a worker makes and collates whole batches."""
     EARLY = 30
     """Number of the first batch that may have early tickets nobody took; see `early`."""
     UPDATE = 11

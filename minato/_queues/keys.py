@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._records import Asked
 from .arena import Arena, Stretch
 
 
@@ -29,7 +30,7 @@ class Placed:
 
 def write_keys(arena: Arena, record: int, keys: Keys) -> int:
     """Write the keys of the batch with that record. Returns their pickled length; 0: they are words."""
-    if isinstance(keys, Indices) or set(map(type, keys)) <= {int}:
+    if isinstance(keys, Indices) or (type(keys) is not Asked and set(map(type, keys)) <= {int}):
         try:
             values = np.array(keys, np.int64)
         except OverflowError:
@@ -37,7 +38,7 @@ def write_keys(arena: Arena, record: int, keys: Keys) -> int:
         else:
             arena.view(Stretch.KEYS, record, values.nbytes)[: values.nbytes].view(np.int64)[:] = values
             return 0
-    data = pickle.dumps(list(keys), protocol=5)
+    data = pickle.dumps(keys if type(keys) is Asked else list(keys), protocol=5)
     arena.view(Stretch.KEYS, record, len(data))[: len(data)] = np.frombuffer(data, np.uint8)
     return len(data)
 
@@ -56,8 +57,8 @@ def unpickled(keys: list[object]) -> list[object]:
     """Keys as the sampler gave them. Outside the lock: unpickling runs the user's code."""
     match keys:
         case [bytes() as data, int(first), int(count)]:
-            wanted: list[object] = pickle.loads(data)[first : first + count]
-            return wanted
+            stored: list[object] = pickle.loads(data)
+            return stored if count == len(stored) else stored[first : first + count]
     return keys
 
 

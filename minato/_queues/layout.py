@@ -164,7 +164,8 @@ def _stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torc
     # As large as the samples and not resizable, like torch's segment: unequal samples give the same errors.
     room = torch.frombuffer(np.empty(max(1, numel * first.element_size()), np.uint8), dtype=torch.uint8)
     out = room[: numel * first.element_size()].view(first.dtype).resize_(len(batch), *first.shape)
-    return torch.stack(tuple(batch), 0, out=out)
+    # As it is, like torch: a tensor in place of a list of tensors is refused.
+    return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
 
 
 class NoLayout(Exception):

@@ -39,6 +39,8 @@ class Kind:
     """Whole sample pickled at OFFSET: it has another layout than its batch, or the batch has none."""
     FAILED = 2
     """A captured error pickled at OFFSET."""
+    UNSENT = 3
+    """Nowhere: it cannot be pickled. Whoever collates the batch makes it again."""
 
 
 def align(offset: int) -> int:

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from .._errors import InternalError
 from .._records import CollateTask, Place, Run
 from .arena import Arena
 from .board import ALONE, complete
-from .control import PARKED_PER_WORKER, ControlBlock
+from .control import BATCH_WORDS, PARKED_PER_WORKER, ControlBlock
 from .early import note_cost
 from .fields import Batch, Header, Parked, Phase, State, Worker
 from .hands import HandsOnBoard
-from .keys import Placed, bare, unpickled
+from .keys import Placed, bare, read_keys, unpickled
 from .rows import Column, Words, align
 
 _NONE = range(0)
@@ -206,6 +207,29 @@ class TakingBoard(HandsOnBoard):
         if not wanted:
             self._announce()
         return wanted
+
+    @property
+    def are_unsent(self) -> bool:
+        """Whether some worker has met a sample that cannot be sent to another. A look without the lock."""
+        return bool(self._words[Header.UNSENT])
+
+    def note_unsent(self) -> None:
+        """This worker has met such a sample."""
+        self._words[Header.UNSENT] = 1
+
+    def run_at(self, epoch: int, position: int) -> Run:
+        """The ticket of a position that was not delivered, as a run of one. It stays in whose hand it is."""
+        words, published = self._words, self._words[Header.PUBLISHED]
+        with self._lock:
+            for number in range(published - 1, max(-1, published - 1 - self.control.batches), -1):
+                at = self.control.batch(number)
+                record = words[at : at + BATCH_WORDS].tolist()
+                place = position - record[Batch.POSITION]
+                if record[Batch.EPOCH] == epoch and 0 <= place < record[Batch.TICKETS]:
+                    keys = read_keys(self.arena, number % self.control.batches, record[Batch.KEYS_BYTES], place, 1)
+                    run = Run(number, place, epoch, record[Batch.SEED], position, keys, None, record[Batch.SHIFT])
+                    return unpacked(run) if type(keys[0]) is bytes else run
+        raise InternalError(f"position {position} of epoch {epoch} has no ticket any more")
 
     def note_time(self, samples: int, seconds: float, from_cache: bool = False) -> bool:
         """Leave word of what a run took, for the profile: of samples made, or of such that were in a cache. True:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import CapturedError
 from .._fetchers.chunking import COLLATED_TARGET_S, TARGET_S, ChunkSizer
-from .._fetchers.sequential import fetch_each, fetch_onto, fetch_together
+from .._fetchers.sequential import Word, fetch_each, fetch_onto, fetch_together
 from .._plan import Collate, Fetcher, Order
 from .._queues.fields import Batch
 from .._records import CollateTask, Place, Run
@@ -35,6 +35,8 @@ class MapLoop:
         self._board = context.board
         self._worker = context.worker
         self._writer = writer
+        if plan.fetcher is not Fetcher.ASYNCIO:  # where samples are awaited, and whoever collates cannot
+            writer.make_again = self._make_again
         self._late_rows = plan.order is Order.SAMPLES_OVERTAKE
         self._by_function = plan.collate is not Collate.ROWS
         # Batched reads see the same index lists as with torch: whole batches.
@@ -73,10 +75,11 @@ class MapLoop:
     def _work(self) -> None:
         """Take tickets, and make their samples; sleep if there are none."""
         context = self._context
+        unsent = self._board.are_unsent
         # Rows that are claimed before a run with a slow sample in it would keep their batch waiting for that one.
-        with_rows = self._late_rows and self._in_rows and self._sizer.is_even
-        want = _ALL if self._together else self._sizer.size(in_parts=with_rows)
-        taken = self._board.pull(want, self._whole_from, with_rows=with_rows)
+        with_rows = self._late_rows and (unsent or (self._in_rows and self._sizer.is_even))
+        want = _ALL if self._together or unsent else self._sizer.size(in_parts=with_rows)
+        taken = self._board.pull(want, WHOLE_FROM if unsent else self._whole_from, with_rows=with_rows)
         if taken is None:
             if self._stages.has_parked:
                 self._stages.resume()
@@ -91,6 +94,8 @@ class MapLoop:
                 self._stages.make(taken)
             elif place is None:
                 self.hand_in(taken, self._fetch(taken))
+            elif unsent:
+                self._fill(place, self._fetch(taken), range(taken.position, taken.position + place.count))
             else:
                 self._fetch_into(place, taken)
 
@@ -138,22 +143,45 @@ class MapLoop:
         self._measured(run, fetch)
         self._commit(place, range(run.position, run.position + len(keys)))
 
-    def _fetch(self, run: Run) -> list[Any]:
-        """The run's samples, each under its own random seed; errors in place of samples that failed."""
-        keys, dataset, current = run.keys, self._context.dataset_for(len(run.keys)), self._costs.watch(run)
+    def _fetch(self, run: Run) -> Any:
+        """The run's samples, each under its own random seed; errors in place of samples that failed. Or what
+        `__getitems__` gave in place of a list of them."""
+        return self._measured(run, self._fetcher(run, self._costs.watch(run)))
 
-        def fetch(reseed: Reseed | None) -> list[Any]:
+    def _fetcher(self, run: Run, current: Word) -> Fetch:
+        """Fetches the samples of a run; `current` is told which it is at."""
+        keys, dataset = run.keys, self._context.dataset_for(len(run.keys))
+
+        def fetch(reseed: Reseed | None) -> Any:
             if not self._together:
                 return fetch_each(dataset, keys, reseed, self._capture, 0, current, self._caught)
             if reseed is not None:
                 reseed(0)
             return fetch_together(dataset, keys, self._capture, self._mends, current, self._caught)
 
-        return self._measured(run, fetch)
+        return fetch
+
+    def _make_again(self, epoch: int, position: int) -> Any:
+        """A sample that the worker that made it could not send here, with the random numbers that it had there."""
+        run, current = self._board.run_at(epoch, position), [0]
+        made = self._seeded(run, self._fetcher(run, current), current)
+        if type(made) is list and len(made) == 1:
+            return made[0]
+        return self._capture(_no_part_of_batch(made, 1), run.keys[0])
 
     def _measured(self, run: Run, fetch: Fetch) -> list[Any]:
-        """Call `fetch` under the seeds of the run's samples."""
-        current = self._board.current
+        """Call `fetch` under the seeds of the run's samples, and note how long that took."""
+        started = time.perf_counter()
+        samples = self._seeded(run, fetch, self._board.current)
+        seconds = time.perf_counter() - started
+        self._note_time(run, seconds)
+        # What stands out among cheap samples while a worker starts is the start, or the system, not the sample.
+        if run.is_early or not self._sizer.is_finding_out:
+            self._costs.note(run, seconds)
+        return samples
+
+    def _seeded(self, run: Run, fetch: Fetch, current: Sequence[int]) -> list[Any]:
+        """Call `fetch` under the seeds of the run's samples. `current` tells which of them is being made."""
         source = SampleSource(
             lambda n: sample_seed(run.seed, run.origin(n), run.keys[n]), lambda: current[0], self._context.guard
         )
@@ -162,14 +190,7 @@ class MapLoop:
             announce(source)
             return fetch(reseed)
 
-        started = time.perf_counter()
-        samples = self._randomness.fetch(announced, source.seed_of)
-        seconds = time.perf_counter() - started
-        self._note_time(run, seconds)
-        # What stands out among cheap samples while a worker starts is the start, or the system, not the sample.
-        if run.is_early or not self._sizer.is_finding_out:
-            self._costs.note(run, seconds)
-        return samples
+        return self._randomness.fetch(announced, source.seed_of)
 
     def _note_time(self, run: Run, seconds: float) -> None:
         if not run.is_early:  # known to be slow, and taken alone: it says nothing about the next run
@@ -182,11 +203,13 @@ class MapLoop:
         self._costs.note(run, seconds)
         self.hand_in(run, [sample])
 
-    def hand_in(self, run: Run, samples: Sequence[Any]) -> None:
+    def hand_in(self, run: Run, samples: Any) -> None:
         """Give each sample its row, in the run's own batch or, when samples may overtake, in the open one."""
-        if len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
-            self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))
-            return
+        if type(samples) is not list or len(samples) != len(run.keys):  # __getitems__ has its own idea of the batch
+            if len(run.keys) == self._board.field(run.batch, Batch.TICKETS):
+                self._collate_here(run.batch, samples, range(run.position, run.position + len(run.keys)))
+                return
+            samples = [self._capture(_no_part_of_batch(samples, len(run.keys)), run.keys)] * len(run.keys)
         done = 0
         while done < len(samples):
             if self._late_rows:
@@ -203,7 +226,8 @@ class MapLoop:
 
     def _fill(self, place: Place, samples: Sequence[Any], positions: range) -> None:
         """Write samples into the rows of `place`, or collate them on the spot if they are the whole batch."""
-        if self._by_function and place.count == self._board.field(place.batch, Batch.ROWS):
+        by_function = self._by_function or self._board.are_unsent
+        if by_function and place.count == self._board.field(place.batch, Batch.ROWS):
             self._collate_here(place.batch, samples, positions)
             return
         self._writer.write(place, samples)
@@ -217,10 +241,10 @@ class MapLoop:
         if self._board.commit(place, positions):
             self._writer.collate_rows(place.batch)
 
-    def _collate_here(self, batch: int, samples: Sequence[Any], positions: range) -> None:
+    def _collate_here(self, batch: int, samples: Any, positions: range) -> None:
         """Hand in a whole batch: its collation, or the first error among its samples; all of them, if samples may be
         fetched again or left out."""
-        error = next((s for s in samples if type(s) is CapturedError), None)
+        error = next((s for s in samples if type(s) is CapturedError), None) if type(samples) is list else None
         if error is None:
             self._writer.collate(batch, samples, positions)
         elif self._mends:
@@ -232,3 +256,11 @@ class MapLoop:
     def _capture(self, error: BaseException, key: object) -> CapturedError:
         where = f"in DataLoader worker process {self._worker}, fetching sample index {key!r}"
         return CapturedError.capture(error, where, self._worker)
+
+
+def _no_part_of_batch(given: object, asked: int) -> TypeError:
+    """A worker died with tickets of a batch in hand, and what others were given for them cannot be put together."""
+    return TypeError(
+        f"after the death of a worker __getitems__ was asked for {asked} sample(s) of a batch, and gave "
+        f"{type(given).__name__} in place of a list of as many; let it return a list of samples, or prevent the death"
+    )

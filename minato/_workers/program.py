@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +69,9 @@ def store(program: Program, arena: Arena) -> bool:
         if isinstance(error, RuntimeError) and "inheritance" in str(error):
             return False
         _explain(error, program)
+        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+            # torch's words for it; the error itself, and its note, say more.
+            warnings.warn("Got pickle error when attempting to start a worker Process.", stacklevel=2)
         raise
     messages.put(arena, Stretch.PROGRAM, 0, packed)
     return True

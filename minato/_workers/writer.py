@@ -75,6 +75,9 @@ class BatchWriter:
         self._arena = board.arena
         self._book = book
         self._single = collate is Collate.NONE
+        self._own: dict[int, dict[int, Any]] | None = {} if collate is Collate.FUNCTION else None
+        """By batch and row: samples that this worker has made of batches that are not collated yet. The user's function
+        is given these themselves, as far as it is called here."""
         self._function = function
         self._randomness = None if collate is Collate.ROWS else randomness
         self.row_bytes = 0
@@ -83,6 +86,9 @@ class BatchWriter:
         """Whether samples of that layout are better written one by one: see `sheet`."""
         self._columns: ColumnsByPlace = {} if columns is None else columns
         self._heap = heap
+        self.make_again: Callable[[int, int], Any] | None = None
+        """Makes the sample at a position of an epoch, or the error in its place: for samples that another worker has
+        made and could not send. None: they are errors."""
         self._mapped: dict[int, int] = {}
         """By slot: up to where this writer has had the heap of the slot mapped."""
 
@@ -111,6 +117,15 @@ class BatchWriter:
         for row, sample in enumerate(samples, place.row):
             kind, offset = self._write_one(batch, slot, word, rows, row, sample)
             table[row, Column.KIND :] = (kind, offset, 0)
+        if self._own is not None:
+            self._keep_own(self._own, place, samples)
+
+    def _keep_own(self, own: dict[int, dict[int, Any]], place: Place, samples: Sequence[Any]) -> None:
+        for other in [other for other in own if self._board.is_collated(other)]:
+            del own[other]  # by another worker
+        # What has failed may be fetched again, by whoever.
+        made = {row: sample for row, sample in enumerate(samples, place.row) if type(sample) is not CapturedError}
+        own.setdefault(place.batch, {}).update(made)
 
     def sheet(self, place: Place, done: int = 0) -> Sheet | None:
         """Where to put the samples of `place` as they come, one by one, but for the first `done`; None: their batch has
@@ -155,6 +170,9 @@ class BatchWriter:
         try:
             return Kind.PICKLED, self._store(batch, slot, sample)
         except Exception as error:
+            if self.make_again is not None:
+                self._board.note_unsent()
+                return Kind.UNSENT, 0
             where = f"in DataLoader worker process {self._worker}, pickling a sample"
             failure = CapturedError.capture(error, where, self._worker)
             return Kind.FAILED, self._store(batch, slot, failure)
@@ -187,29 +205,48 @@ class BatchWriter:
         word, rows, filled = (board.field(batch, f) for f in (Batch.LAYOUT, Batch.ROWS, Batch.FILLED))
         memory = self._arena.view(Stretch.SLOT, slot, board.field(batch, Batch.HEAP_TOP))
         table = board.row_table(slot, rows)
+        own = {} if self._own is None else self._own.pop(batch, {})
         chosen: Iterable[int] = range(filled)
         if board.field(batch, Batch.FLAGS) & Flag.SHORT:
             chosen = [row for row in chosen if table[row, Column.KIND] != Kind.FAILED]
-        self.collate(batch, [self._read_row(table, row, memory, slot, word, rows) for row in chosen])
+        samples = [
+            own[row] if row in own else self._read_row(table, row, memory, slot, word, rows, batch) for row in chosen
+        ]
+        error = next((sample for sample in samples if type(sample) is CapturedError), None)
+        if error is None:
+            self.collate(batch, samples)
+        else:
+            self.fail(batch, error, range(0))
 
-    def _read_row(self, table: Words, row: int, memory: Bytes, slot: int, word: int, rows: int) -> Any:
+    def _read_row(self, table: Words, row: int, memory: Bytes, slot: int, word: int, rows: int, batch: int) -> Any:
+        """The sample in a row, or an error, if it has to be made again and that fails."""
+        if table[row, Column.KIND] == Kind.UNSENT:
+            return self._made_again(batch, int(table[row, Column.OWNER]) - 1)
         # Copied: a collate function may keep a sample, and the slot will hold another batch one day.
         if table[row, Column.KIND] == Kind.PICKLED:
             return codec.read(memory, int(table[row, Column.OFFSET]), keep=codec.copy_all)
         texts = texts_of_row(table, row, memory) if self._book.layout(word).texts else []
         return self._columns_of(slot, word, rows).read(row, texts)
 
+    def _made_again(self, batch: int, position: int) -> Any:
+        assert self.make_again is not None, "whoever leaves samples unsent can make them again"
+        self._board.current[0] = Current.COLLATION
+        sample = self.make_again(self._board.field(batch, Batch.EPOCH), position)
+        self._board.current[0] = Current.NOTHING
+        return sample
+
     def collate(
-        self, batch: int, samples: Sequence[Any], positions: range = range(0), before_finish: OfBatch | None = None
+        self, batch: int, samples: Any, positions: range = range(0), before_finish: OfBatch | None = None
     ) -> None:
-        """Call the collate function and hand in its result, or its error, as the result of `batch`. `positions`: of
-        the samples, if their rows were not committed before. `before_finish`: what is to be done before the batch is
-        ready."""
+        """Call the collate function and hand in its result, or its error, as the result of `batch`. `samples`: a list,
+        or what `__getitems__` gave in place of one. `positions`: of the samples, if their rows were not committed
+        before. `before_finish`: what is to be done before the batch is ready."""
         slot = self._board.bind_slot(batch)
         flags = Flag.RESULT
         self._board.current[0] = Current.COLLATION
         try:
-            offset = self._store(batch, slot, self._collated(batch, samples))
+            result = codec.pack(self._collated(batch, samples), codec.ResultPickler)
+            offset = self._store_packed(batch, slot, result)
         except Exception as error:
             where = f"in DataLoader worker process {self._worker}, collating"
             captured = CapturedError.capture(error, where, self._worker, "collate")
@@ -235,8 +272,8 @@ class BatchWriter:
         """Leave the state of this worker's stream with a batch that is not ready yet."""
         self._board.note_stream_state(batch, self._store(batch, self._board.bind_slot(batch), packed))
 
-    def _collated(self, batch: int, samples: Sequence[Any]) -> Any:
-        value = samples[0] if self._single else list(samples)
+    def _collated(self, batch: int, samples: Any) -> Any:
+        value = samples[0] if self._single else samples
         if self._randomness is None:
             return self._function(value)
         seed, position = self._board.field(batch, Batch.SEED), self._board.field(batch, Batch.POSITION)

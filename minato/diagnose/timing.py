@@ -120,9 +120,9 @@ class SampleTimer:
             work_ns += used.wall_ns
         return work_ns
 
-    def count_batch(self, before: Mark, after: Mark, samples: list[Any], told: int) -> None:
-        """The same of samples that were fetched together: each took its share."""
-        used, count = self.meter.between(before, after), max(1, len(samples))
+    def count_batch(self, before: Mark, after: Mark, count: int, samples: Any, told: int) -> None:
+        """The same of `count` samples that were fetched together: each took its share."""
+        used, count = self.meter.between(before, after), max(1, count)
         squared = count * (used.wall_ns // count // 1000) ** 2
         nbytes_read = used.bytes_read + told
         self._counters.add(LOAD, (count, used.cpu_ns, used.wall_ns, squared, bytes_of(samples), nbytes_read))
@@ -257,13 +257,13 @@ class _TimedBatch:
     def __getitem__(self, index: Any) -> Any:
         return self._dataset[index]
 
-    def __getitems__(self, indices: list[Any]) -> list[Any]:
+    def __getitems__(self, indices: Any) -> Any:
         meter = self._timer.meter
         with Tally() as told:
             before = meter.mark()
-            samples: list[Any] = self._dataset.__getitems__(indices)
+            samples = self._dataset.__getitems__(indices)
             after = meter.mark()
-        self._timer.count_batch(before, after, samples, told.nbytes)
+        self._timer.count_batch(before, after, len(indices), samples, told.nbytes)
         return samples
 
 
@@ -291,9 +291,8 @@ class TimedDataset:
 class TimedTogether(TimedDataset):
     """The same for one that is asked for several samples at once."""
 
-    def __getitems__(self, indices: list[Any]) -> list[Any]:
-        samples: list[Any] = self._timer.choose(self._dataset, len(indices)).__getitems__(indices)
-        return samples
+    def __getitems__(self, indices: Any) -> Any:
+        return self._timer.choose(self._dataset, len(indices)).__getitems__(indices)
 
 
 class TimedCollate:

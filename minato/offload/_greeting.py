@@ -77,7 +77,11 @@ class Greeter:
             made = [transform(dataset, half) for half in halves]
         else:
             method, argument = "fetch", Job([key], [seed], desk.mends, desk.together, None, 0)
-            made = [desk.make(key, seed) for _ in range(2)]
+            try:
+                made = [desk.make(key, seed) for _ in range(2)]
+            except TypeError as error:
+                self._refusals[purpose.name] = str(error)
+                return
             if type(made[0]) is CapturedError and self._odd < _MOST_ODD:
                 self._odd += 1  # says nothing of the data: the next one may
                 return

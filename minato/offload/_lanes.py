@@ -124,9 +124,12 @@ class Desk:
         )
 
     def make(self, key: Any, seed: int) -> Any:
-        """A sample as an actor is asked for it alone, made here."""
-        (sample,) = self._maker.make(Job([key], [seed], self.mends, self.together, None, 0))
-        return sample
+        """A sample as an actor is asked for it alone, made here. Raises TypeError if the dataset gives something else
+        than a list of samples where it is asked for several."""
+        made = self._maker.make(Job([key], [seed], self.mends, self.together, None, 0))
+        if type(made) is not list or len(made) != 1:
+            raise TypeError(f"__getitems__ gives {type(made).__name__} in place of a list of the samples asked for")
+        return made[0]
 
     def hand_in(self, lane: Lane, samples: list[Any]) -> None:
         """The lane's samples are there."""

@@ -70,7 +70,7 @@ class OneByOne:
         current = [-1]
         source = SampleSource(job.seeds.__getitem__, lambda: current[0])
 
-        def fetch(reseed: Reseed | None) -> list[Any]:
+        def fetch(reseed: Reseed | None) -> Any:
             announce(source)
             if not job.together:
                 return fetch_each(self._dataset, job.keys, reseed, self._capture, current=current)

@@ -229,6 +229,7 @@ def test_a_function_that_cannot_be_pickled_is_refused_by_name():
     assert any("collate_fn " in note for note in caught.value.__notes__)
 
 
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
 def test_a_dataset_that_became_unpicklable_is_refused_by_iter_and_leaves_nothing_behind():
     dataset = Holding(None)
     loader = DataLoader(dataset, 2, num_workers=2, multiprocessing_context="spawn")

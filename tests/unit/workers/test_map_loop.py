@@ -32,6 +32,7 @@ class Board:
     """Gives out the runs it is told to, and keeps the numbers of samples that were wished for."""
 
     threshold_s: float | None = None
+    are_unsent = False
 
     def __init__(self) -> None:
         self.current = [0]
