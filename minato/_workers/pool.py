@@ -79,6 +79,7 @@ class WorkerPool:
         self._closed = False
         self._program: Program | None = program
         self._guest: int | None = None
+        self._is_at_start = True
         self._after_start: Callable[[], None] | None = None
         # Over _processes, _pidfds and _poll while workers are being started. The collector may end this pool, or one
         # that was abandoned, in the middle of any of its methods, in the same thread.
@@ -120,15 +121,17 @@ class WorkerPool:
                     self._start_one(worker)
         except BaseException as error:  # raised in the consuming thread by check_started
             self._start_error = error
+        if self._after_start is None:
+            os.eventfd_write(self.ready, 1)
+        self._is_at_start = False  # who ends the pool from here on does so at once: there is nobody left to do it later
         if self._after_start is not None:
             self._after_start()
-        else:
-            os.eventfd_write(self.ready, 1)
 
     def puts_off(self, end: Callable[[], None]) -> bool:
         """Whether the caller is the thread that starts workers, where the collector has found nobody holding this pool:
         it cannot be ended in the middle of that. `end` is called as soon as it can."""
-        if threading.current_thread() is not self._starter or self._after_start is not None:
+        is_here = threading.current_thread() is self._starter
+        if not is_here or not self._is_at_start or self._after_start is not None:
             return False
         self._closed = True
         self._after_start = end

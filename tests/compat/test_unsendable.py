@@ -304,6 +304,34 @@ def test_finished_batches_go_with_every_fetcher_and_policy(minato_class, fetcher
     assert loader.stats().samples_delivered == 6
 
 
+class DeadlyOnce(Finished):
+    """Kills the first worker that is asked for sample 4."""
+
+    def __init__(self, marks):
+        super().__init__("dict")
+        self.marks = marks
+
+    def __getitems__(self, indices):
+        if 4 in indices:
+            try:
+                open(self.marks / "killed", "x").close()
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitems__(indices)
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker:RuntimeWarning")
+def test_parts_of_a_finished_batch_after_a_death_are_an_error(minato_class, tmp_path):
+    """Samples of a dead worker are asked for one by one, and finished batches of one cannot be put together."""
+    iterator = iter(minato_class(DeadlyOnce(tmp_path), batch_size=3, num_workers=2, collate_fn=as_given))
+    assert next(iterator)["x"].tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match="after the death of a worker __getitems__ was asked for 1 sample"):
+        next(iterator)
+    assert list(iterator) == []
+
+
 class NamesItsQuestion(Dataset):
     def __len__(self):
         return 6

@@ -180,6 +180,32 @@ def test_an_iterator_that_is_collected_in_the_thread_that_starts_its_workers_end
     until(lambda: not [t for t in threading.enumerate() if t.name == "minato-start"], "the thread ends")
 
 
+def test_an_iterator_that_is_collected_in_that_thread_after_the_last_start_ends_too(monkeypatch):
+    """Nobody would do later what is put off then."""
+    abandoned, collected, pids, original = threading.Event(), threading.Event(), [], WorkerPool._start_all
+
+    def start_all(self, workers):
+        original(self, workers)
+        pids.extend(self.pids.values())
+        del self
+        abandoned.wait()
+        gc.collect()
+        collected.set()
+
+    monkeypatch.setattr(WorkerPool, "_start_all", start_all)
+    loader = DataLoader(Rows(20), 4, num_workers=2, multiprocessing_context="forkserver")
+    gc.disable()
+    try:
+        iterator = iter(loader)
+        iterator.myself = [iterator]
+        del iterator
+        abandoned.set()
+        assert collected.wait(120)
+    finally:
+        gc.enable()
+    assert_gone(pids, SOON_S)
+
+
 def test_statistics_may_be_asked_while_the_collector_ends_the_engine(monkeypatch):
     """It may run inside of any call, in the same thread."""
     loader = DataLoader(Rows(20), 4, num_workers=2)
